@@ -129,7 +129,7 @@ class BundleEndpoint:
 
 @dataclass(eq=False)
 class ReleaseEndpoint:
-    """One key of a release that is paid for once, at its finest tier: the first answer costs, the others nothing.
+    """One key of a release that is paid for once: the first answer costs, the others nothing.
 
     budget_of_key: None for the release's price. key: its number among the keys of this release.
     """
@@ -147,7 +147,7 @@ class ReleaseEndpoint:
         return _name(self.released.certificate.public(), str(self.key))
 
     def model(self) -> Mapping[str, Any]:
-        """Return what `GET /models/NAME` returns, except for the tiers' prices."""
+        """Return what `GET /models/NAME` returns, except for its price."""
         certificate = self.released.certificate
         return certificate.public() | {
             "mechanism": certificate.release,
@@ -159,7 +159,7 @@ class ReleaseEndpoint:
 
     def budget(self) -> Mapping[str, Any]:
         """Return the key's account: without a limit on answers, unless not even the first is affordable."""
-        spent = dict.fromkeys((tier.cost for tier in self.released.certificate.tiers), 1) if self.held else {}
+        spent = {self.released.certificate.price: 1} if self.held else {}
         report = account_report(AccountState.after_releases(spent, self._account), price=None).model_dump(mode="json")
         return report | {"queries_left": None if self.held or self._refusal() is None else 0}
 
@@ -192,7 +192,7 @@ class ReleaseEndpoint:
 
 
 def price_of_release(released: ReleasedModel, delta: float) -> Budget:
-    """Return the account that pays for a release, at its finest tier, and for nothing else.
+    """Return the account that pays for a release, and for nothing else.
 
     A larger one leaves less of its delta for what a release's cost keeps back of it (`accounting.sampling_error`).
     """
@@ -200,7 +200,7 @@ def price_of_release(released: ReleasedModel, delta: float) -> Budget:
 
 
 def _price_of_release(released: ReleasedModel) -> int:
-    return sum(tier.cost.picorho for tier in released.certificate.tiers)
+    return released.certificate.price.picorho
 
 
 def _name(certificate: Mapping[str, Any], key: str) -> str:

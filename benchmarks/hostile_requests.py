@@ -169,7 +169,6 @@ def _bodies(size: int) -> Iterator[tuple[str, str, bytes]]:
         "empty rows": json.dumps({"instances": [[]] * (size // 4)}),
         "empty objects": json.dumps({"instances": [{}] * (size // 4)}),
         "a model's name": json.dumps({"instances": [[0]], "model": "m" * size}),
-        "a tier": json.dumps({"instances": [[0.0] * 4], "tier": "m" * size}),
         "escapes": '{"instances": [[0]], "model": "' + r"\u0000" * (size // 6) + '"}',
         "no end": '{"instances": [[' + "0," * count,
         "split: one name": json.dumps({"dataframe_split": {"columns": ["a"] * (size // 5), "data": [[1]]}}),
@@ -235,7 +234,20 @@ def _heads(size: int) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{name}: {start}...", {"headers": {name: (start + end * size)[:size]}}
         yield f"{name} again and again", {"more": ((name, "a"),) * (size // (len(name) + 5))}
     yield "many headers", {"more": tuple((f"x-{number}", "a") for number in range(size // 10))}
-    for text in ("&", "tier=a&", "dry_run=true&", "a=b&", "a", "%41", "+", "after=1", "count=1&", "to=onnx&", "=", ";"):
+    for text in (
+        "&",
+        "clip=a&",
+        "dry_run=true&",
+        "a=b&",
+        "a",
+        "%41",
+        "+",
+        "after=1",
+        "count=1&",
+        "to=onnx&",
+        "=",
+        ";",
+    ):
         yield f"query: {text}...", {"query": (text.encode() * size)[:size]}
     yield "query: many names", {"query": b"&".join(b"%x=1" % number for number in range(size // 7))}
 

@@ -172,7 +172,7 @@ def traces(folder: Path) -> dict[str, Trace]:
     folder: for the ledgers.
     """
     head = _head()
-    released = release_weights(head, {"full": 10**11}, _LINEAGE, SystemRandomness())
+    released = release_weights(head, 10**11, _LINEAGE, SystemRandomness())
 
     async def metered(ledger: Ledger) -> Predictor:
         return MeteredPredictor(head, priced("gaussian", "rho:1e-6", 3), ledger, largest_batch=10)

@@ -127,9 +127,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The kind of pay-once model; "auto" for the one that the planner chooses; None for a head,
         each of whose answers is paid for when a service gives it.
     epsilon : float, optional
-        What all answers together cost, at `delta`. Needed for a pay-once model, unless `tier` is given.
+        What all answers together cost, at `delta`. Needed for a pay-once model.
     delta : float, optional
-        The delta of `epsilon`, or of each tier, above 0 and below 1.
+        The delta of `epsilon`, above 0 and below 1.
     schema : str, Path, mapping or Schema, optional
         A Table Schema, in place of `bounds`, and of `classes` where it has a field for y: a file, or its content.
     bounds : (float, float) or mapping, optional
@@ -191,8 +191,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     records_declared : int, optional
         About how many records there are, as a number that may be public: not counted: in records, at least 1.
         For class-sums, dpsgd.
-    tier : mapping of str to float, optional
-        The epsilon of each precision of "weights", the coarsest first, in place of `epsilon`.
     lam : float, optional
         Lambda: a larger one means less noise and a simpler model: at least 1e-12 and at most 1e+12. For
         weights, head.
@@ -309,7 +307,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lineage_budget: tuple[float, float] | None = None,
         every_fit_is_charged: bool = False,
         records_declared: int | None = None,
-        tier: Mapping[str, float] | None = None,
         lam: float | None = None,
         objective: str | None = None,
         alpha: float | None = None,
@@ -375,7 +372,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lineage_budget = lineage_budget
         self.every_fit_is_charged = every_fit_is_charged
         self.records_declared = records_declared
-        self.tier = tier
         self.lam = lam
         self.objective = objective
         self.alpha = alpha
@@ -553,7 +549,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon: float,
         delta: float,
         report: Sequence[str] | None = None,
-        tier: str | None = None,
         lineage: str | None = None,
         lineage_budget: tuple[float, float] | None = None,
         block: str | None = None,
@@ -579,8 +574,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The delta of `epsilon`, above 0 and below 1.
         report : sequence of str, optional
             The parts to report, "accuracy" among them: fewer are more precise. All that such a model has by default.
-        tier : str, optional
-            Which precision, of a model that has several; by default the finest.
         lineage : str, optional
             The lineage of the held-out records, where none of them was trained on: it pays. By default the model's,
             which is right whether they were or not.
@@ -610,7 +603,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "certificate_")
         # Only who evaluates should wait for it.
-        from dpserve.evaluating import Payer, asked_at, charge, noted_rows, parts_named, published
+        from dpserve.evaluating import Payer, charge, evaluable, noted_rows, parts_named, published
 
         choice = BlockChoice(
             block=block,
@@ -623,8 +616,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             joined_blocks=joined_blocks,
         )
         with _in_python():
-            model = self._model
-            asked, named = asked_at(self.certificate_, model, tier)
+            asked = evaluable(self.certificate_, self._model)
             certificate, parts, whole = asked.certificate, parts_named(report), _picorho("epsilon", epsilon, delta)
             payer = Payer.chosen(certificate, lineage, choice, _budget(lineage_budget))
             refuse_forgotten(payer.lineage)
@@ -632,7 +624,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
             async def charged(law: Law, evaluation_id: str) -> None:
                 async with self._opened() as ledger:
-                    await charge(ledger, certificate, named, payer, law, evaluation_id, by=operating_systems_user())
+                    await charge(ledger, certificate, payer, law, evaluation_id, by=operating_systems_user())
 
             others = equal_rows_in_blocks_are_others == "yes"
             noting = noted_rows(records, "X", payer.lineage, state_folder(), equal_rows_are_others=others)
@@ -651,7 +643,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
         for warning in noted:
             _warn(warning.worded(as_parameter))
-        self._files[EVALUATION_FILE] = published(certificate, found, named)
+        self._files[EVALUATION_FILE] = published(certificate, found)
         return found
 
     def save(self, path: str | Path) -> Path:
@@ -885,10 +877,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("schema= takes the place of bounds=: leave that out")
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
         options = {name: given[name] for name in option_fields() if name in given}
-        is_planned = self.release == "auto" and price is not None and self.tier is None
-        if self.tier is not None and self.delta is not None:
-            options["tier"] = {name: _picorho("tier", epsilon, self.delta) for name, epsilon in self.tier.items()}
-        elif price is not None and not is_planned:
+        is_planned = self.release == "auto" and price is not None
+        if price is not None and not is_planned:
             options["price"] = price
         return Request(
             name=self.name,
@@ -936,18 +926,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _price(self) -> int | None:
         """Return what a fit costs at most, in picorho; None where answers are paid for one by one."""
         if self.release is None:
-            if self.epsilon is not None or self.tier is not None:
+            if self.epsilon is not None:
                 raise ValueError(
                     "each answer of this model is paid for when a service gives it, by the service's price: leave "
-                    "epsilon= and tier= out, or choose a release that is private itself"
+                    "epsilon= out, or choose a release that is private itself"
                 )
             return None
-        if self.tier is not None and (not isinstance(self.tier, Mapping) or not self.tier):
-            raise WrongValue("tier", "must be values by name", value=self.tier)
-        epsilon = self.epsilon if self.tier is None else list(self.tier.values())[-1]
-        if epsilon is None or self.delta is None or (self.tier is not None and self.epsilon is not None):
-            raise ValueError("say what all answers together cost: epsilon= (or tier=, of 'weights') and delta=")
-        return _picorho("epsilon" if self.tier is None else "tier", epsilon, self.delta)
+        if self.epsilon is None or self.delta is None:
+            raise ValueError("say what all answers together cost: epsilon= and delta=")
+        return _picorho("epsilon", self.epsilon, self.delta)
 
     async def _check_account(
         self, lineage: str, price: int, budget: Budget | None, blocks: BlockDeclaration | None
@@ -968,7 +955,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise _exhausted(lineage, accounts.BudgetExhausted.of_budget(account.scope, account.budget, *amounts))
 
     async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
-        """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho.
+        """Charge the lineage for a release; return what was charged, in picorho.
 
         budget: opens its account, where it has none.
         """
@@ -977,8 +964,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return 0
         async with self._opened() as ledger:
             try:
-                wish = hold_request(release, "", release.tiers[-1].name, time.time())
-                by, budgets = operating_systems_user(), block_budgets_of(written, accepts_for(wish.steps[-1]))
+                wish = hold_request(release, "", time.time())
+                by, budgets = operating_systems_user(), block_budgets_of(written, accepts_for(wish.cost))
                 charge = open_and_charge(ledger, wish, release.unit, budget, by=by, block_budgets=budgets)
                 return (await charge).charged
             except accounts.BudgetExhausted as refused:

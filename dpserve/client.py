@@ -227,15 +227,15 @@ class _Questions:
             self._known = (yield from self._ask("GET", f"/models/{escaped(self._name, safe='')}")).json()
         return self._known
 
-    def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
+    def _ask_probabilities(self, X: ArrayLike) -> _Steps[NDArray[np.float64]]:
         model = yield from self._ask_model()
         _check_classes(model)
-        answers = yield from self._ask_values(X, tier)
+        answers = yield from self._ask_values(X)
         return answers[:, np.argsort(model["classes"])] if self._sorted_classes else answers
 
-    def _ask_outputs(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, NDArray[Any]]]:
+    def _ask_outputs(self, X: ArrayLike) -> _Steps[dict[str, NDArray[Any]]]:
         model, start, numbers = (yield from self._ask_model()), 0, {}
-        answers = yield from self._ask_values(X, tier)
+        answers = yield from self._ask_values(X)
         for output in model["outputs"]:
             labels = output.get("labels")
             part = answers[:, start] if labels is None else answers[:, start : start + len(labels)]
@@ -243,49 +243,49 @@ class _Questions:
             start += 1 if labels is None else len(labels)
         return numbers
 
-    def _ask_values(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
+    def _ask_values(self, X: ArrayLike) -> _Steps[NDArray[np.float64]]:
         model = yield from self._ask_model()
         rows, largest = rows_to_send(model, X, clip=self._clip), int(model["largest_batch"])
         batches = []
         for start in range(0, len(rows), largest):
-            answered = yield from self._ask_array(rows[start : start + largest], tier)
+            answered = yield from self._ask_array(rows[start : start + largest])
             batches.append(np.load(io.BytesIO(answered.content), allow_pickle=False))
         answers: NDArray[np.float64] = np.concatenate(batches)
         return answers
 
-    def _ask_classes(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.str_]]:
-        answers = yield from self._ask_probabilities(X, tier)
+    def _ask_classes(self, X: ArrayLike) -> _Steps[NDArray[np.str_]]:
+        answers = yield from self._ask_probabilities(X)
         assert self._known is not None
         names = np.asarray(self._known["classes"])
         labels: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
         return labels
 
-    def _ask_answers(self, X: ArrayLike, tier: str | None, intervals: bool) -> _Steps[Answers]:
+    def _ask_answers(self, X: ArrayLike, intervals: bool) -> _Steps[Answers]:
         model = yield from self._ask_model()
         _check_classes(model)
         rows, largest = rows_to_send(model, X, clip=self._clip), int(model["largest_batch"])
         parts = []
         for start in range(0, len(rows), largest):
             path = "/predict?intervals=true" if intervals else "/predict"
-            answered = yield from self._ask_rows(path, rows[start : start + largest], tier)
+            answered = yield from self._ask_rows(path, rows[start : start + largest])
             parts.append(answered.json())
         return _answers_of(parts)
 
-    def _ask_sets(self, X: ArrayLike, coverage: float, tier: str | None) -> _Steps[NDArray[np.bool_]]:
+    def _ask_sets(self, X: ArrayLike, coverage: float) -> _Steps[NDArray[np.bool_]]:
         model = yield from self._ask_model()
         _check_classes(model)
         rows, largest = rows_to_send(model, X, clip=self._clip), int(model["largest_batch"])
         sets = []
         for start in range(0, len(rows), largest):
-            answered = yield from self._ask_array(rows[start : start + largest], tier, coverage=f"{coverage:.17g}")
+            answered = yield from self._ask_array(rows[start : start + largest], coverage=f"{coverage:.17g}")
             rule = json.loads(answered.headers[_SETS])
             sets.append(np.load(io.BytesIO(answered.content), allow_pickle=False) >= np.asarray(rule["least"]))
         inside: NDArray[np.bool_] = np.concatenate(sets)
         return inside[:, np.argsort(model["classes"])] if self._sorted_classes else inside
 
-    def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
+    def _ask_quote(self, X: ArrayLike) -> _Steps[dict[str, Any]]:
         model = yield from self._ask_model()
-        quoted = yield from self._ask_rows("/predict?dry_run=true", rows_to_send(model, X, clip=self._clip), tier)
+        quoted = yield from self._ask_rows("/predict?dry_run=true", rows_to_send(model, X, clip=self._clip))
         quote: dict[str, Any] = quoted.json()["quote"]
         return quote
 
@@ -298,18 +298,17 @@ class _Questions:
         page: dict[str, Any] = listed.json()
         return page
 
-    def _ask_rows(self, path: str, rows: SentRows, tier: str | None) -> _Steps[httpx.Response]:
-        asked = {"instances": rows if isinstance(rows, list) else rows.tolist()} | self._wishes(tier)
+    def _ask_rows(self, path: str, rows: SentRows) -> _Steps[httpx.Response]:
+        asked = {"instances": rows if isinstance(rows, list) else rows.tolist()} | self._wishes()
         return self._ask("POST", self._of_model + path, json=asked)
 
-    def _wishes(self, tier: str | None) -> dict[str, Any]:
+    def _wishes(self) -> dict[str, Any]:
         """Return what is wished for beside rows."""
-        wishes = {"tier": tier, "clip": self._clip}
-        return {name: value for name, value in wishes.items() if value is not None}
+        return {} if self._clip is None else {"clip": self._clip}
 
-    def _ask_array(self, rows: SentRows, tier: str | None, **more: str) -> _Steps[httpx.Response]:
+    def _ask_array(self, rows: SentRows, **more: str) -> _Steps[httpx.Response]:
         headers = {"Accept": _NPY}
-        wishes = self._wishes(tier)
+        wishes = self._wishes()
         asked: dict[str, Any] = {"json": {"instances": rows}}
         if not isinstance(rows, list):
             # Arrays as they are: neither side turns numbers into decimal text and back.
@@ -333,7 +332,7 @@ class Client(_Questions):
 
     _transport = httpx.Client
 
-    def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return private class probabilities, (n, C), for rows X, (n, d), in the order of `model()["classes"]`.
 
         Parameters
@@ -342,18 +341,15 @@ class Client(_Questions):
             An array, whose columns are the features in the order of `model()["feature_names"]`, or a data frame of
             pandas or Polars, whose columns are matched by name, in any order. Where the model was trained by a schema,
             a data frame, or a list of rows by name, with the schema's columns; the client encodes them.
-        tier : str, optional
-            The precision of the answers of a pay-once model that has several; by default the finest that this client
-            holds, or the coarsest. Moving to a finer one costs the difference: see `quote`.
 
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
         Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
         when a batch costs more than is left: rows of earlier batches are paid for, and asking for them again
         returns the same answers at no cost. Raises ValueError for a model that answers otherwise: see `outputs`.
         """
-        return self._all(self._ask_probabilities(X, tier))
+        return self._all(self._ask_probabilities(X))
 
-    def outputs(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, NDArray[Any]]:
+    def outputs(self, X: ArrayLike) -> dict[str, NDArray[Any]]:
         """Return the private answers of a model of any kind to rows X, (n, d): its outputs by name.
 
         Each is (n,), or (n, k) where it has k labels, as `model()["outputs"]` lists them; a classifier's one output is
@@ -363,19 +359,15 @@ class Client(_Questions):
         ----------
         X : ndarray (n, d), data frame or list of mappings
             As for `predict_proba`.
-        tier : str, optional
-            As for `predict_proba`.
         """
-        return self._all(self._ask_outputs(X, tier))
+        return self._all(self._ask_outputs(X))
 
-    def answers(self, X: ArrayLike, *, tier: str | None = None, intervals: bool = False) -> Answers:
+    def answers(self, X: ArrayLike, *, intervals: bool = False) -> Answers:
         """Return private class probabilities of rows X, (n, d), with how noisy they are. Otherwise as `predict_proba`.
 
         Parameters
         ----------
         X : ndarray (n, d), data frame or list of mappings
-            As for `predict_proba`.
-        tier : str, optional
             As for `predict_proba`.
         intervals : bool, default False
             Whether to ask for an interval for each probability, too. It costs nothing, and triples the numbers of an
@@ -383,9 +375,9 @@ class Client(_Questions):
 
         The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
         """
-        return self._all(self._ask_answers(X, tier, intervals))
+        return self._all(self._ask_answers(X, intervals))
 
-    def predict_set(self, X: ArrayLike, *, coverage: float = 0.9, tier: str | None = None) -> NDArray[np.bool_]:
+    def predict_set(self, X: ArrayLike, *, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Return the prediction set of each row, (n, C): which classes are in it, in the order of `predict_proba`.
 
         Parameters
@@ -395,26 +387,22 @@ class Client(_Questions):
         coverage : float, default 0.9
             The least share of further records, like those of the training, whose class is in their sets: 0.5 to 0.999,
             rounded up to thousandths, and chosen without looking at the sets.
-        tier : str, optional
-            As for `predict_proba`.
 
         Costs nothing beyond `predict_proba`. The promise is for many rows together, and for no single one. A set may be
         empty: then no class reaches the probability that so many records had for their own class. Raises ServiceError
         for a model without prediction sets.
         """
-        return self._all(self._ask_sets(X, coverage, tier))
+        return self._all(self._ask_sets(X, coverage))
 
-    def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
+    def predict(self, X: ArrayLike) -> NDArray[np.str_]:
         """Return the name of the likeliest class of each private answer, (n,).
 
         Parameters
         ----------
         X : ndarray (n, d), data frame or list of mappings
             As for `predict_proba`.
-        tier : str, optional
-            As for `predict_proba`.
         """
-        return self._all(self._ask_classes(X, tier))
+        return self._all(self._ask_classes(X))
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return the accuracy of `predict` on rows whose classes are known.
@@ -483,21 +471,19 @@ class Client(_Questions):
         """Return what is spent and what is left, as `GET /budget` does."""
         return self._all(self._ask_budget())
 
-    def quote(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, Any]:
+    def quote(self, X: ArrayLike) -> dict[str, Any]:
         """Return what asking about rows X, (n, d), in one request would cost now, as `POST /predict?dry_run=true`.
 
         Spends nothing: `new_rows` cost `cost` together, `free` says which rows cost nothing, and `admitted`
-        whether the request would be answered. For a model that is paid for once, `cost` is the difference between
-        `tier` and what this client holds.
+        whether the request would be answered. For a model that is paid for once, `cost` is the model's price,
+        and 0 once this client has paid.
 
         Parameters
         ----------
         X : ndarray (n, d), data frame or list of mappings
             As for `predict_proba`.
-        tier : str, optional
-            As for `predict_proba`.
         """
-        return self._all(self._ask_quote(X, tier))
+        return self._all(self._ask_quote(X))
 
     def receipts(self) -> Iterator[dict[str, Any]]:
         """Yield the receipts of what was charged to this client, oldest first."""

@@ -36,14 +36,14 @@ from service.opening import (
 from service.pay_once import hold_request
 from training.block_choice import BlockChoice
 from training.bundles.certificate import ModelCertificate
-from training.errors import TrainingError, WrongOption, WrongValue
+from training.errors import TrainingError, WrongOption
 from training.evaluation import SHARES, Evaluation, Law, Part
 from training.inputs.blocks import noted_in_blocks
 from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
 from training.inputs.records import Records
 from training.kinds.registry import kind_of
 from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel, model_at
+from training.pay_once.model import ReleasedModel
 
 _OUTCOME = "no evaluation was made"
 _WITHOUT_ROWS = "leave its rows out, or evaluate for less"
@@ -104,20 +104,15 @@ def _which_blocks(lineage: str) -> Message:
     )
 
 
-def asked_at(certificate: ModelCertificate, model: ReleasedModel | None, tier: str | None) -> tuple[ReleasedModel, str]:
-    """Return the model that is evaluated, at its finest tier or the one that is named, and that tier's name.
+def evaluable(certificate: ModelCertificate, model: ReleasedModel | None) -> ReleasedModel:
+    """Return the model that is evaluated. Raises TrainingError for one that cannot be.
 
-    model: None for one whose answers are paid for one by one. Raises TrainingError for a model that cannot be
-    evaluated, and WrongValue for another tier.
+    model: None for one whose answers are paid for one by one.
     """
     lack = kind_of(certificate).lack("evaluation", {})
     if lack is not None or model is None:
         raise TrainingError(f"{certificate.name}: {lack}")
-    tiers = [each.name for each in model.certificate.tiers]
-    if tier is not None and tier not in tiers:
-        raise WrongValue("tier", f"must be one of the model's: {', '.join(tiers)}", value=tier)
-    named = tiers[-1] if tier is None else tier
-    return model_at(model, named), named
+    return model
 
 
 def parts_named(names: Sequence[str] | None) -> tuple[Part, ...] | None:
@@ -129,9 +124,9 @@ def parts_named(names: Sequence[str] | None) -> tuple[Part, ...] | None:
     return cast(tuple[Part, ...], tuple(names))
 
 
-def published(certificate: ReleaseCertificate, evaluation: Evaluation, tier: str) -> bytes:
+def published(certificate: ReleaseCertificate, evaluation: Evaluation) -> bytes:
     """Return what an evaluation's file holds: what was released, the figures that follow from it, and a seal."""
-    content = evaluation.model_dump(mode="json") | {"tier": tier, "figures": evaluation.figures()}
+    content = evaluation.model_dump(mode="json") | {"figures": evaluation.figures()}
     return json.dumps(content | {"seal": certificate.seal(content)}, indent=1).encode()
 
 
@@ -159,23 +154,21 @@ def noted_rows(
 
 
 async def charge(
-    ledger: Ledger, certificate: ReleaseCertificate, tier: str, payer: Payer, law: Law, evaluation_id: str, *, by: str
+    ledger: Ledger, certificate: ReleaseCertificate, payer: Payer, law: Law, evaluation_id: str, *, by: str
 ) -> list[str]:
-    """Charge for the model's tier, unless it is held, and for the evaluation; return what was charged, in words.
+    """Charge for the model, unless it is paid for, and for the evaluation; return what was charged, in words.
 
     Whoever reads an evaluation learns of the model: its blocks, or its lineage, pay for that first. The evaluation is
     paid for by the blocks that the held-out rows lie in. One call charges a lineage, and every block of it, for both or
     for neither. No call of a store reaches two lineages, so of these each is asked first whether it pays, and the
-    model's is charged first: what it then holds costs nothing when it is asked for again.
+    model's is charged first: what is paid for costs nothing when it is asked for again.
 
     Raises CannotServe where an account does not pay, and LedgerRefusal.
     """
     now, unit = time.time(), certificate.unit
-    model = hold_request(certificate, "", tier, now)
+    model = hold_request(certificate, "", now)
     drawn = secrets.token_bytes(32)
-    evaluated = HoldRequest(
-        payer.lineage, "", evaluation_id, drawn, "evaluation", (law.cost,), now, blocks=payer.blocks
-    )
+    evaluated = HoldRequest(payer.lineage, "", evaluation_id, drawn, "evaluation", law.cost, now, blocks=payer.blocks)
     requests: list[tuple[HoldRequest | JointHoldRequest, str]] = [(model, "the model"), (evaluated, "the evaluation")]
     if model.lineage == payer.lineage:
         requests = [(JointHoldRequest((model, evaluated)), "the evaluation, with the model,")]
@@ -232,7 +225,7 @@ async def _opening(ledger: Ledger, certificate: ReleaseCertificate, payer: Payer
     budgets: dict[str, Budget | None] = dict.fromkeys(payer.blocks, payer.block_budget) if pays else {}
     if lineage == certificate.lineage:
         # The model is paid for first, by blocks that open as its training declared.
-        budgets |= block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
+        budgets |= block_budgets_of(certificate, accepts_for(certificate.price))
     found = await find_lineage(ledger, lineage)
     if found is not None and found.blocks and pays and not payer.blocks:
         raise WrongOption("block", _which_blocks(lineage))

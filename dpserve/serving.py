@@ -255,7 +255,7 @@ class ConfiguredService:
             pass
 
     async def _prepare(self, ledger: Ledger, loaded: Sequence[Model]) -> None:
-        """See to it that each lineage has an account that can pay, and charge it for its pay-once models of one tier.
+        """See to it that each lineage has an account that can pay, and charge it for its pay-once models.
 
         Nothing is opened, settled or charged unless all of it can be.
         """

@@ -194,7 +194,7 @@ class LedgerPurse:
 
     def pay_for_choice(self, cost: Cost) -> None:
         """Charge the lineage for a choice of Lambda."""
-        wish = (self.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
+        wish = (self.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", cost, time.time())
         blocks = () if self.blocks is None else self.blocks.charged
         asyncio.run(self._charge(HoldRequest(*wish, blocks=blocks), dict.fromkeys(blocks, self._block_budget)))
         typer.echo(f"the lineage {self.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
@@ -205,12 +205,11 @@ class LedgerPurse:
         from service.opening import block_budgets_of
         from service.pay_once import hold_request
 
-        (tier,) = certificate.tiers
         budgets = block_budgets_of(certificate, "gaussian")
-        asyncio.run(self._charge(hold_request(certificate, "", tier.name, time.time()), budgets))
+        asyncio.run(self._charge(hold_request(certificate, "", time.time()), budgets))
         among = certificate.chosen_among
         count = 0 if among is None else len(among.candidates)
-        cost = to_rho(tier.cost.picorho)
+        cost = to_rho(certificate.price.picorho)
         typer.echo(f"the lineage {self.lineage} was charged rho = {cost:g} for all {count} candidates")
 
     @property

@@ -104,7 +104,7 @@ def _weights(case: Case, whole: int, canaries: int | None) -> Any:
     lam = rules.strong_convexity(mu_for(whole))
     recipe = Recipe("shown", Heads(case).feature_map("identity"), lam, tolerance=TOLERANCE)
     head = train_head(case.records, recipe, "shown")
-    return release_weights(head, {"full": whole}, "shown", _words(case, "weights"), case.records, canaries)
+    return release_weights(head, whole, "shown", _words(case, "weights"), case.records, canaries)
 
 
 def _dpsgd(case: Case, whole: int, canaries: int | None) -> Any:

@@ -17,10 +17,6 @@ class UnknownModel(RequestRefused):
     """The service does not serve a model of this name."""
 
 
-class UnknownTier(RequestRefused):
-    """The model is not served at this precision."""
-
-
 class InvalidCoverage(RequestRefused):
     """The model has no prediction sets of this coverage."""
 

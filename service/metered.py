@@ -25,7 +25,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import load_cipher
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
-from service.errors import InvalidRows, Refusal, UnknownTier
+from service.errors import InvalidRows, Refusal
 from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
 from service.telemetry.timeline import Timeline, timeline
 from training.exact.questions import MeteredModel, noise_of
@@ -81,11 +81,6 @@ class MeteredPredictor(Predictor):
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
         self._can_draw = False
-
-    def check_tier(self, tier: str | None) -> None:
-        """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
-        if tier is not None:
-            raise UnknownTier("this model has no tiers: every answer is paid for at the same price")
 
     def _answered(self, caller: Caller, request: RowsRequest) -> "asyncio.Future[Prediction]":
         """Put the request into the next batch: requests of a batch share a forward pass and a call of the ledger."""

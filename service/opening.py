@@ -304,15 +304,15 @@ def check_affordable(account: LineageAccount | BlockAccount, mechanism: Mechanis
         )
 
 
-async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: str, *, by: str) -> int:
-    """Charge the lineage for a tier of a release that leaves; return what was charged now, in picorho.
+async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, *, by: str) -> int:
+    """Charge the lineage for a release that leaves; return what was charged now, in picorho.
 
     A lineage with blocks opens with the budget that the certificate declares of them. Raises UnknownLineage for another
     one that is not open, and what `open_and_charge` raises.
     """
     await ledger.join(certificate.lineage)
-    wish = hold_request(certificate, "", tier, time.time())
-    budgets = block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
+    wish = hold_request(certificate, "", time.time())
+    budgets = block_budgets_of(certificate, accepts_for(certificate.price))
     if not budgets:
         await ledger.lineage(certificate.lineage)  # which is not opened here
     return (await open_and_charge(ledger, wish, certificate.unit, None, by=by, block_budgets=budgets)).charged
@@ -384,18 +384,16 @@ def _too_dear_for_block(what: str, refused: BudgetExhausted, instead: str = _WIT
 async def hold_together(ledger: Ledger, certificates: Sequence[ReleaseCertificate]) -> dict[str, int]:
     """Charge lineages for the releases that a service answers from; return what each was charged now, in picorho.
 
-    A lineage pays for all of its own in one act. A release of several tiers is charged as clients move to them; its
-    first tier must be payable beside the others all the same. Raises CannotServe before any lineage is charged if one
-    of them cannot pay.
+    A lineage pays for all of its own in one act. Raises CannotServe before any lineage is charged if one of them cannot
+    pay.
     """
     await check_together(ledger, certificates)
     charged = {}
     for lineage, served in _by_lineage(certificates).items():
-        if whole := [certificate for certificate in served if len(certificate.tiers) == 1]:
-            try:
-                charged[lineage] = (await ledger.charge(_wishes(whole))).charged
-            except (BudgetExhausted, MechanismNotAccepted) as refused:  # somebody else was charged since
-                _check_payable(lineage, whole, refused)
+        try:
+            charged[lineage] = (await ledger.charge(_wishes(served))).charged
+        except (BudgetExhausted, MechanismNotAccepted) as refused:  # somebody else was charged since
+            _check_payable(lineage, served, refused)
     return charged
 
 
@@ -423,9 +421,9 @@ def _by_lineage(certificates: Sequence[ReleaseCertificate]) -> dict[str, list[Re
 
 
 def _wishes(certificates: Sequence[ReleaseCertificate]) -> JointHoldRequest:
-    """Return the wish to hold each release at its first tier."""
+    """Return the wish to pay for each release."""
     now = time.time()
-    return JointHoldRequest(tuple(hold_request(each, "", each.tiers[0].name, now) for each in certificates))
+    return JointHoldRequest(tuple(hold_request(each, "", now) for each in certificates))
 
 
 def _check_payable(lineage: str, certificates: Sequence[ReleaseCertificate], refused: LedgerRefusal | None) -> None:
@@ -453,32 +451,30 @@ async def check_release(
     unopened: LineageAccount | None = None,
     new: NewBlocks = MappingProxyType({}),
 ) -> None:
-    """Raise CannotServe unless the lineage's account could pay for every tier, and can pay for one now.
+    """Raise CannotServe unless the lineage's account could ever pay for the release, and can pay for it now.
 
     unopened: the account of `unopened_account`, where the ledger does not have it yet. new: its new blocks.
     """
     account = unopened or await ledger.lineage(certificate.lineage)
     for payer in await payers_of(ledger, account, certificate.blocks, new):
-        _check_tiers(payer, certificate)
+        _check_price(payer, certificate)
     _check_payable(account.lineage, [certificate], await refusal_of(ledger, _wishes([certificate]), account, new))
 
 
-def _check_tiers(account: LineageAccount | BlockAccount, certificate: ReleaseCertificate) -> None:
-    """Raise CannotServe unless an account could pay for every tier."""
-    budget, total = account.budget, 0
-    for tier in certificate.tiers:
-        total += tier.cost.picorho
-        if not budget.pays_for(tier.cost):
-            why = (
-                "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
-                if tier.cost.coins > budget.coins_allowed
-                else f"it accepts {budget.accepts!r} charges only: change it to one that " + OptionName("accepts") + " "
-                f"{accepts_for(tier.cost)}"
-            )
-            raise CannotServe(f"{named(account)} does not pay for {certificate.name}, {str(tier.cost)!r}: {why}")
-        if total > budget.limit:
-            raise CannotServe(
-                f"the tier {tier.name!r} costs rho = {to_rho(total):.6g}, and the whole budget of {named(account)} is "
-                f"{to_rho(budget.limit):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
-                "'dpserve lineage set-budget'"
-            )
+def _check_price(account: LineageAccount | BlockAccount, certificate: ReleaseCertificate) -> None:
+    """Raise CannotServe unless an account could ever pay for a release."""
+    budget, price = account.budget, certificate.price
+    if not budget.pays_for(price):
+        why = (
+            "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
+            if price.coins > budget.coins_allowed
+            else f"it accepts {budget.accepts!r} charges only: change it to one that " + OptionName("accepts") + " "
+            f"{accepts_for(price)}"
+        )
+        raise CannotServe(f"{named(account)} does not pay for {certificate.name}, {str(price)!r}: {why}")
+    if price.picorho > budget.limit:
+        raise CannotServe(
+            f"{certificate.name} costs rho = {to_rho(price.picorho):.6g}, and the whole budget of {named(account)} is "
+            f"{to_rho(budget.limit):.6g}: nobody could ever pay for it. Train at a lower price, or raise the budget "
+            "with 'dpserve lineage set-budget'"
+        )

@@ -84,7 +84,6 @@ class RowsRequest(Struct, frozen=True, eq=False):
     """
 
     X: Floats
-    tier: str | None = None
     idempotency: Idempotency | None = None
     deadline: float = math.inf
     intervals: bool = False
@@ -110,38 +109,34 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     """The number of rows that the client paid for now."""
     replayed_rows: int = 0
     """The number of rows that were paid for before and cost nothing now."""
-    tier: str | None = None
-    """The precision that answered, of a pay-once model, whose rows cost nothing by themselves."""
 
 
 @dataclass(frozen=True)
 class RowsQuote:
     """The cost of an answer now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
 
-    refusal: what charging it would raise. tier: which would answer, of a pay-once model; holding it is what costs.
+    refusal: what charging it would raise. Of a pay-once model only the model costs, and its rows are free.
     """
 
     total: int
     free: tuple[bool, ...]
     refusal: LedgerRefusal | None
     noise: AnyNoise
-    tier: str | None = None
     currency: Currency = RHO
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The share of a client in one model. held: the finest tier that it holds, of a pay-once model; None for none.
+    """The share of a client in one model. paid: whether it has paid for a pay-once model; None of another.
 
-    next_tier: what it would hold next, at `next_cost` in 1e-12 of what its account counts, and whether it would be
-    admitted to it; None where it holds all, and where each answer is paid for. answers_left: how many of these its
-    account pays for; None of a pay-once model.
+    cost: what paying for it would cost now, in 1e-12 of what its account counts; None where it has paid, and where each
+    answer is paid for. admitted: whether it would be admitted. answers_left: how many of these its account pays for;
+    None of a pay-once model.
     """
 
     model: str
-    held: str | None = None
-    next_tier: str | None = None
-    next_cost: int = 0
+    paid: bool | None = None
+    cost: int | None = None
     admitted: bool = False
     answers_left: int | None = None
 
@@ -185,11 +180,6 @@ class Predictor(ABC):
     def rehearsal(self) -> bool:
         """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
         return self._ledger.rehearsal
-
-    @property
-    def tier_names(self) -> tuple[str, ...]:
-        """The precisions that may be asked for, the coarsest first; none where each answer has noise of its own."""
-        return ()
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -346,10 +336,6 @@ class Predictor(ABC):
             return thousandths(coverage)
         except ValueError as error:
             raise InvalidCoverage(str(error)) from None
-
-    @abstractmethod
-    def check_tier(self, tier: str | None) -> None:
-        """Raise UnknownTier for a precision that this model is not served at."""
 
     async def confirm(self, caller: Caller) -> Caller:
         """Return whose the caller's key is now. Raises UnknownKey, KeyExpired and ClientRevoked."""

@@ -103,11 +103,9 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
         raise WrongOption("choose", f"chooses for {kind} among values of " + names + ", not of " + OptionName(option))
     if option in options:
         raise WrongOption(option, "is what is chosen: leave it out")
-    if "step_noise" in options or "tier" in options:
-        name = "tier" if "tier" in options else "step_noise"
-        raise WrongOption(
-            name, "does not go with " + OptionName("choose") + ": candidates share " + OptionName("price") + " equally"
-        )
+    if "step_noise" in options:
+        reason = "does not go with " + OptionName("choose") + ": candidates share " + OptionName("price") + " equally"
+        raise WrongOption("step_noise", reason)
     if not 2 <= len(values) <= MOST_CANDIDATES:
         raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
     if "price" not in options:

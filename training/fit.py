@@ -33,7 +33,7 @@ from training.inputs.records import Declaration, Records
 from training.kinds import registry as kinds
 from training.kinds.kind import Job, Kind, TrainingProgress
 from training.kinds.options import Declared, Options, fields_of
-from training.kinds.shared_options import PRICE, RECORDS, price_words, tier_prices
+from training.kinds.shared_options import PRICE, RECORDS, price_words
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.prediction_sets import By
 from training.pay_once.prediction_sets import one_in as one_in_of
@@ -219,9 +219,8 @@ class Request:
         """The most that all answers together may cost, in picorho; None where each answer is paid for by itself."""
         if self.plan is not None:
             return _picorho("budget", self.plan.budget)
-        tiers: Mapping[str, int] | None = self.options.get("tier")
         price: int | None = self.options.get("price")
-        return max(tiers.values()) if tiers else price
+        return price
 
     @property
     def quantile_share(self) -> float:
@@ -568,8 +567,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
 def _cut_at_quantiles(job: Job, share: float) -> Job:
     """Return the job with features cut at the records' noisy quantiles, and the price less what these cost.
 
-    Where every number has public cuts nothing is released. With tiers they are part of the coarsest, and so of all.
-    Raises WrongOption for a price that is too small, and
+    Where every number has public cuts nothing is released. Raises WrongOption for a price that is too small, and
     TrainingError.
     """
     # Other trainings need not count.
@@ -579,23 +577,16 @@ def _cut_at_quantiles(job: Job, share: float) -> Job:
     if not job.feature_map.counted:
         return job
     _check_ranges(job.feature_map, job.records.declaration)
-    name = next((each for each in ("price", "tier") if job.options.get(each) is not None), None)
-    if name is None:
+    if job.options.get("price") is None:
         raise WrongOption("price", "is needed", remedy=PRICE.needed_text)
-    given = job.options[name]
-    if name == "tier":
-        tiers = given if isinstance(given, Mapping) else tier_prices(given)
-        whole, model = min(tiers.values()), max(tiers.values())
-    else:
-        whole = model = _picorho(name, given)
+    whole = _picorho("price", job.options["price"])
     try:
         part = price_of_counts(whole, len(job.feature_map.counted), share)
     except ValueError as error:
         reason = f"cannot be had at a price of {price_words(whole)}: {error}"
         raise WrongOption("quantile_share", reason, remedy="take bins, or a larger price") from error
-    feature_map = cut_at_quantiles(job.feature_map, job.records, part, model, SystemRandomness())
-    rest = whole - part if name == "price" else {each: price - part for each, price in tiers.items()}
-    return replace(job, feature_map=feature_map, options={**job.options, name: rest})
+    feature_map = cut_at_quantiles(job.feature_map, job.records, part, whole, SystemRandomness())
+    return replace(job, feature_map=feature_map, options={**job.options, "price": whole - part})
 
 
 def _check_ranges(feature_map: Quantiles, declared: Declaration) -> None:

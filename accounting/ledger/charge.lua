@@ -18,8 +18,8 @@
 -- model, and so of the same blocks whenever it is asked: they have paid for it exactly if the lineage has. Of a lineage
 -- without blocks, no line names any.
 --
--- A request is made of lines, each of questions at the same terms. For a request for rows there is one; whoever takes a
--- pay-once model up to some tier has a line for each of its steps.
+-- A request is made of lines, each of questions at the same terms. For a request for rows, or for a pay-once
+-- model, there is one.
 --
 -- KEYS  account, receipts, questions, terms, clients, groups, blocks; and of each client `client:NAME`, with :receipts,
 --       :questions, :requests and :requests:old, of each group `group:NAME` with :questions, and of each block `block:NAME`
@@ -398,9 +398,9 @@ end
 --
 -- An account outside of the client's refuses by what is new to the client, and is charged only what is new to itself:
 -- whether it pays for a row must not tell a client that somebody else asked for it. What is new to the client bounds
--- what is new to those outside of it, so their limits are kept. Of a pay-once model's steps it is no secret that they
--- are paid for once for all who hold them, and a lineage that paid for the finest must not refuse the second client:
--- they count by what is new to each account.
+-- what is new to those outside of it, so their limits are kept. Of a pay-once model it is no secret that it is
+-- paid for once for all clients, and a lineage that paid for it must not refuse the second client: it counts by what is
+-- new to each account.
 local function count(line, chain)
   local new = {}
   for place = 1, #chain do
@@ -411,9 +411,9 @@ local function count(line, chain)
       new[place] = new[place] + 1
     end
   end
-  line.new, line.at_most = new, line.terms.is_step and new or {}
+  line.new, line.at_most = new, line.terms.is_model and new or {}
   for place = 1, #chain do
-    line.at_most[place] = line.terms.is_step and new[place] or new[1]
+    line.at_most[place] = line.terms.is_model and new[place] or new[1]
   end
 end
 

@@ -1,20 +1,18 @@
-"""Holding a pay-once model: what a client, or the owner, has paid for and never pays for again.
+"""Paying for a pay-once model: what a client, or the owner, has paid for and never pays for again.
 
-Such a model consists of steps, each a private release of its own that is finer than those before it: one for a model
-that is released whole, one for each precision of released weights. A step is charged as a question is, by the same
-function of the store, so that all that holds for questions holds for steps:
+Such a model is one private release. It is charged as a question is, by the same function of the store, so that all that
+holds for questions holds for models:
 
-- A client's account pays for the steps that the client does not hold, the lineage's for those that nobody held
-  before, so that k clients together cost the lineage the finest that any of them holds, and not the sum.
-- Both pay or neither, and each step at most once: asking again, for whatever reason, charges nothing.
-- Every step that is charged has a receipt, which says whether the lineage paid for it.
-- A step's question is a hash of the release, the costs of the steps up to it, and what was drawn. The receipt says what
-  goes into the last link, so that no receipt can mark a step as held for less than the step costs
-  (`receipts.step_question`): none is put back that does, and `verify` reports one.
+- A client's account pays for the models that the client has not paid for, the lineage's for those that nobody paid for
+  before, so that k clients together cost the lineage what one of them does.
+- Both pay or neither, and each at most once: asking again, for whatever reason, charges nothing.
+- Every charge has a receipt, which says whether the lineage paid.
+- A model's question is a hash of the release, its cost, and what was drawn. The receipt says what goes into the last
+  link, so that no receipt can mark a model as paid for less than it costs (`receipts.model_question`): none is put back
+  that does, and `verify` reports one.
 
-Why the lineage pays the maximum. A step is drawn once and is the same for everyone who holds it: who sees it second
-learns nothing that was not paid for. Everything that anyone can learn is computed from the steps that someone holds,
-whose costs, each counted once, are what the lineage has spent. (`training.kinds.weights.model` has the mathematics.)
+Why the lineage pays once. A model is drawn once and is the same for everyone: who sees it second learns nothing that
+was not paid for.
 """
 
 import hashlib
@@ -22,21 +20,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from accounting import sampling_error
-from accounting.ledger.receipts import charge_terms, checked_time, release_question, step_question
+from accounting.ledger.receipts import charge_terms, checked_time, model_question, release_digest
 from accounting.ledger.values import Idempotency, LedgerRequest, Line, checked_client, checked_lineage
 from accounting.losses import Cost
-
-MOST_STEPS = 64
 
 
 @dataclass(frozen=True)
 class HoldRequest:
-    """One wish to hold a release up to some step. `client` is empty for the owner, who holds on the lineage's account.
+    """One wish to pay for a release. `client` is empty for the owner, who pays on the lineage's account.
 
     `model` is the release's random id, and `drawn` 32 bytes derived from what was drawn under it, so that another
     release under the same id is paid for again. It must say nothing about what was drawn, because receipts are seen by
-    clients who paid for none of it (`ReleaseCertificate.drawn`). `mechanism` is for the receipts, and names the tier.
-    `steps` are the costs of the steps from the first to the one wished for. `time` is in seconds since the epoch.
+    clients who paid for none of it (`ReleaseCertificate.drawn`). `mechanism` is for the receipts. `cost` is that of the
+    whole release. `time` is in seconds since the epoch.
     `key_digest` is that of the API key that the request came with, which must be the client's and good for predictions
     at that instant; empty where the client is known otherwise.
     """
@@ -46,7 +42,7 @@ class HoldRequest:
     model: str
     drawn: bytes
     mechanism: str
-    steps: tuple[Cost, ...]
+    cost: Cost
     time: float
     idempotency: Idempotency | None = None
     key_digest: bytes = b""
@@ -54,7 +50,7 @@ class HoldRequest:
     """The blocks of the lineage that the release was trained on."""
 
     def __post_init__(self) -> None:
-        """Refuse what the store could not hold, and a step that no budget provides for."""
+        """Refuse what the store could not hold, and a cost that no budget provides for."""
         if len(self.drawn) != hashlib.sha256().digest_size:
             raise ValueError("what stands for what was drawn must have 32 bytes")
         checked_lineage(self.lineage)
@@ -63,29 +59,22 @@ class HoldRequest:
         elif self.idempotency is not None:
             raise ValueError("the owner holds without an idempotency key")
         checked_time(self.time)
-        if not 1 <= len(self.steps) <= MOST_STEPS:
-            raise ValueError(f"a release has 1 to {MOST_STEPS} steps, not {len(self.steps)}")
-        for cost in self.steps:
-            sampling_error.check_release_rho(cost.rho)
-        _ = self.lines
+        sampling_error.check_release_rho(self.cost.rho)
+        _ = self.line
 
     @cached_property
-    def lines(self) -> tuple[Line, ...]:
-        """One line for each step, of the one question that stands for it."""
-        lines = list[Line]()
-        after = release_question(self.model, self.drawn, self.blocks)
-        for cost in self.steps:
-            terms = charge_terms(self.model, self.mechanism, cost, 1, after, self.blocks)
-            after = step_question(after, self.model, str(cost))
-            lines.append(Line(terms, (after,)))
-        return tuple(lines)
+    def line(self) -> Line:
+        """The line of the one question that stands for the release."""
+        release = release_digest(self.model, self.drawn, self.blocks)
+        terms = charge_terms(self.model, self.mechanism, self.cost, 1, release, self.blocks)
+        return Line(terms, (model_question(release, self.model, str(self.cost)),))
 
     @property
     def ledger_request(self) -> LedgerRequest:
-        """The request as the ledger charges it: the key stands for the model, as another tier that is held is free."""
+        """The request as the ledger charges it: the key stands for the model."""
         named = self.idempotency
         key, fingerprint = (named.key_digest, named.fingerprint(self.model)) if named is not None else (b"", b"")
-        return LedgerRequest(self.lineage, self.client, self.time, self.lines, self.key_digest, key, fingerprint)
+        return LedgerRequest(self.lineage, self.client, self.time, (self.line,), self.key_digest, key, fingerprint)
 
 
 @dataclass(frozen=True)
@@ -107,5 +96,5 @@ class JointHoldRequest:
     @property
     def ledger_request(self) -> LedgerRequest:
         """The request as the ledger charges it."""
-        lines = tuple(line for wish in self.wishes for line in wish.lines)
+        lines = tuple(wish.line for wish in self.wishes)
         return LedgerRequest(self.lineage, "", max(wish.time for wish in self.wishes), lines)

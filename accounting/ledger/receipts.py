@@ -73,8 +73,8 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
 
     `cost_text` is the cost of one release, and `price` what it cost when it was charged, in picorho; what it costs an
     account of pure epsilon follows from the cost. `times` is how
-    many releases each question stands for: 1, except for a loss that the owner declares. `after` is empty except for a
-    step of a pay-once model: what its question was derived from, beside the model and the cost. `blocks` are those of
+    many releases each question stands for: 1, except for a loss that the owner declares. `release` is empty except
+    for a pay-once model: what its question was derived from, beside the model and the cost. `blocks` are those of
     the lineage that pay, in order and each once: the blocks whose records the model was trained on.
     """
 
@@ -83,7 +83,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
     cost_text: str
     price: int
     times: int
-    after: bytes
+    release: bytes
     blocks: tuple[str, ...] = ()
 
     @cached_property
@@ -94,7 +94,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
     @cached_property
     def encoding(self) -> bytes:
         """The terms as the store keeps them, and as hashes cover them: without blocks as if there never were any."""
-        fields = (self.model, self.mechanism, self.cost_text, self.price, self.times, self.after)
+        fields = (self.model, self.mechanism, self.cost_text, self.price, self.times, self.release)
         return msgspec.json.encode((*fields, self.blocks) if self.blocks else fields)
 
     @cached_property
@@ -108,7 +108,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
             "pure": self.cost.picoepsilon,
             "times": self.times,
             "coins": self.cost.coins,
-            "is_step": bool(self.after),
+            "is_model": bool(self.release),
             "blocks": self.blocks,
         }
         return msgspec.Raw(msgspec.msgpack.encode(named))
@@ -132,7 +132,7 @@ def checked_blocks(blocks: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def charge_terms(
-    model: str, mechanism: str, cost: Cost, times: int = 1, after: bytes = b"", blocks: tuple[str, ...] = ()
+    model: str, mechanism: str, cost: Cost, times: int = 1, release: bytes = b"", blocks: tuple[str, ...] = ()
 ) -> Terms:
     """Return terms, checked once. Raises ValueError for what the store could not hold.
 
@@ -141,7 +141,7 @@ def charge_terms(
     """
     checked_text(model, "a model's id")
     checked_text(mechanism, "a mechanism's name")
-    terms = Terms(model, mechanism, str(cost), cost.picorho, times, after, checked_blocks(blocks))
+    terms = Terms(model, mechanism, str(cost), cost.picorho, times, release, checked_blocks(blocks))
     if terms.cost != cost:
         raise ValueError(f"the cost {terms.cost_text!r} does not read back as itself")
     return terms
@@ -240,9 +240,9 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         terms = self.terms
         if terms.price != terms.cost.picorho or not self.questions:
             return f"charges {self.total_in(RHO, self.releases)} picorho, which its cost does not"
-        step = (step_question(terms.after, terms.model, terms.cost_text),) if terms.after else self.questions
-        if self.questions != step or (terms.after and terms.times != 1):
-            return "names a step that it does not pay for"
+        asked = (model_question(terms.release, terms.model, terms.cost_text),) if terms.release else self.questions
+        if self.questions != asked or (terms.release and terms.times != 1):
+            return "names a model that it does not pay for"
         return ""
 
     @cached_property
@@ -320,18 +320,17 @@ def link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:
     return next_link(link, call)
 
 
-def step_question(after: bytes, model: str, cost: str) -> bytes:
-    """Return the question of a step of a pay-once model: 16 bytes, over what it comes after and what it costs.
+def model_question(release: bytes, model: str, cost: str) -> bytes:
+    """Return the question of a pay-once model: 16 bytes, over its release (`release_digest`) and what it costs.
 
-    `after`: the question of the step before it, or `release_question` for the first. No other cost has the question of
-    a step, unless SHA-256, cut to 16 bytes, has a second preimage; so whoever reads a receipt can tell whether it paid
-    for its step.
+    No other cost has the question of a model, unless SHA-256, cut to 16 bytes, has a second preimage; so whoever reads
+    a receipt can tell whether it paid for its model.
     """
-    return digest("dpserve step", after, model, cost)[:QUESTION]
+    return digest("dpserve model", release, model, cost)[:QUESTION]
 
 
-def release_question(model: str, drawn: bytes, blocks: tuple[str, ...] = ()) -> bytes:
-    """Return what the first step of a release comes after: 16 bytes, over the model's id, what was drawn, and blocks.
+def release_digest(model: str, drawn: bytes, blocks: tuple[str, ...] = ()) -> bytes:
+    """Return the digest of a release: 16 bytes, over the model's id, what was drawn, and blocks.
 
     `drawn`: 32 bytes that are a release's alone and say nothing about it (`HoldRequest`). blocks: those that pay, so
     that what one block has paid for is no other's.

@@ -487,9 +487,9 @@ class ClientAccount(Account):
 
 @dataclass(frozen=True)
 class ChargedModel:
-    """The charges of a lineage for one model by one mechanism, which of a pay-once model names the tier.
+    """The charges of a lineage for one model by one mechanism.
 
-    model: its random id, as its certificate has it. releases: rows, or steps of a pay-once model, that the lineage
+    model: its random id, as its certificate has it. releases: rows, or 1 for a pay-once model, that the lineage
     paid for. spent: what they cost, in 1e-12 of what the account counts. first, last: seconds since the epoch. blocks:
     those of the lineage that paid, each all of it.
     """

@@ -373,8 +373,7 @@ def _claims(
 ) -> tuple[ClaimedReleases, ClaimedReleases]:
     """Return the claims about the answers of one decision, and about those of all decisions together.
 
-    Of a release that was paid for once both are all of it: the keys hold the same release, at tiers of which the finest
-    says what the others say.
+    Of a release that was paid for once both are all of it: the keys hold the same release.
     """
     price = model.get("price_per_row")
     cost = Cost.parse(str(price["losses"])) if price else Cost()

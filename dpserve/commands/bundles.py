@@ -80,19 +80,19 @@ def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | No
     if content is None:
         return None
     try:
-        tier, figures = content.pop("tier"), content.pop("figures")
+        figures = content.pop("figures")
         evaluation = Evaluation.model_validate(content)
     except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} holds no evaluation: {error}") from error
     if evaluation.model_id != certificate.model_id or evaluation.unit != certificate.unit:
         raise BundleError(f"{path} is the evaluation of another model: take it away, and evaluate again if you must")
     if figures != evaluation.figures():
-        raise BundleError(f"the figures in {path}, of tier {tier!r}, do not follow from what was released")
+        raise BundleError(f"the figures in {path} do not follow from what was released")
     return evaluation
 
 
 def print_certificate(console: Console, certificate: ModelCertificate) -> None:
-    """Print a certificate for its owner: its own figures, what every certificate has, and what holding it costs."""
+    """Print a certificate for its owner: its own figures, what every certificate has, and what it costs."""
     kind = kind_of(certificate)
     table = Table("what", "value", title=f"{kind.titled} {certificate.name}", title_justify="left")
     for what, value in (
@@ -114,12 +114,7 @@ def print_certificate(console: Console, certificate: ModelCertificate) -> None:
         console.print(claims, highlight=False)
     if (release := release_certificate(certificate)) is None:
         return
-    prices = Table("tier", "rho in all", "beyond the one before", title="what holding it costs", title_justify="left")
-    total = 0
-    for tier in release.tiers:
-        total += tier.cost.picorho
-        prices.add_row(tier.name, f"{to_rho(total):.6g}", f"{to_rho(tier.cost.picorho):.6g}")
-    console.print(prices, highlight=False)
+    console.print(f"It costs rho = {to_rho(release.price.picorho):.6g}, once.", highlight=False)
 
 
 def _unit(unit: str | None) -> list[tuple[str, str]]:
@@ -136,31 +131,29 @@ def export(
         f"{', '.join(FORMS)}: a graph for any ONNX runtime, or the arrays.",
         complete=options.form_names,
     ),
-    tier: str | None = option(None, "Which precision, of a model that has several."),
     out: Path | None = option(None, "The file to write.", default_text="by the model's name"),
     ledger: ChargedLedger,
 ) -> None:
-    """Write a pay-once model into one file that anyone may have. The lineage pays for its tier, once."""
+    """Write a pay-once model into one file that anyone may have. The lineage pays for the model, once."""
     model = load_model(bundle)
-    file = exported(model, to, tier)
+    file = exported(model, to)
     certificate = model.certificate
-    suffix = f"-{file.tier}{file.suffix}" if len(certificate.tiers) > 1 else file.suffix
-    target = out or Path(f"{certificate.name}{suffix}")
+    target = out or Path(f"{certificate.name}{file.suffix}")
     with whole_file(target, file.content):
-        charged = asyncio.run(_charge(ledger, certificate, file.tier))
+        charged = asyncio.run(_charge(ledger, certificate))
     typer.echo(f"wrote {target}, {len(file.content):,} bytes, with nothing secret in it")
     if charged:
         typer.echo(f"the lineage {certificate.lineage} was charged rho = {to_rho(charged):g} for it, once")
 
 
-async def _charge(where: ChargedLedger, certificate: ReleaseCertificate, tier: str) -> int:
-    """Charge the lineage for holding the tier; return what was charged now, in picorho."""
+async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> int:
+    """Charge the lineage for the model; return what was charged now, in picorho."""
     # Training prints certificates, and should not wait for what answers.
     from service.opening import hold_for_owner, too_dear
 
     async with where.opened() as ledger:
         try:
-            charged = await hold_for_owner(ledger, certificate, tier, by=options.operating_systems_user())
+            charged = await hold_for_owner(ledger, certificate, by=options.operating_systems_user())
         except UnknownLineage:
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
@@ -168,8 +161,8 @@ async def _charge(where: ChargedLedger, certificate: ReleaseCertificate, tier: s
             ) from None
         except BudgetExhausted as refused:
             nothing = "nothing was charged, and nothing was written"
-            raise too_dear("holding it", certificate.lineage, refused, nothing) from None
-        left = {"what": certificate.name, "model": certificate.model_id, "tier": tier}
+            raise too_dear("the model", certificate.lineage, refused, nothing) from None
+        left = {"what": certificate.name, "model": certificate.model_id}
         await where.acting(ledger).note(certificate.lineage, "export", left)
         return charged
 
@@ -207,7 +200,6 @@ class Reported(Options):
         f"Which figures, accuracy among them, of {', '.join(SHARES)}: fewer are more precise.",
         default_text="all that such a model has",
     )
-    tier: str | None = option(None, "Which precision, of a model that has several.", default_text="the finest")
     out: Path | None = option(None, "The file to write.", default_text=f"{EVALUATION_FILE} in the bundle")
     plot: Path | None = option(None, "Draw calibration, ROC and prediction sets into FILE.png, as far as reported.")
 
@@ -226,7 +218,7 @@ def evaluate(
     is opened with the budget that is given.
     """
     # Who prints certificates should not wait for what answers.
-    from dpserve.evaluating import Payer, asked_at, charge, parts_named, published
+    from dpserve.evaluating import Payer, charge, evaluable, parts_named, published
 
     # What cannot be drawn is not paid for either.
     check_files(reported.plot)
@@ -237,7 +229,7 @@ def evaluate(
     if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
         raise WrongOption("plot", "draws calibration, ROC and coverage, and none of these is reported")
     loaded = load_model(bundle)
-    asked, tier = asked_at(loaded.certificate, pay_once(loaded), reported.tier)
+    asked = evaluable(loaded.certificate, pay_once(loaded))
     certificate = asked.certificate
     payer = Payer.chosen(certificate, held_out.lineage, choice, budget)
     charged: list[str] = []
@@ -249,7 +241,7 @@ def evaluate(
     async def charge_open(law: Law, evaluation_id: str) -> list[str]:
         by = ledger.by or options.operating_systems_user()
         async with ledger.opened() as opened:
-            return await charge(opened, certificate, tier, payer, law, evaluation_id, by=by)
+            return await charge(opened, certificate, payer, law, evaluation_id, by=by)
 
     def pay(law: Law, evaluation_id: str) -> None:
         paying.append(law)
@@ -277,7 +269,7 @@ def evaluate(
                 pay=pay,
                 progress=lambda _: more(1),
             )
-        draft.write(published(certificate, result, tier))
+        draft.write(published(certificate, result))
     print_evaluation(stdout_console(), result)
     for line in charged:
         typer.echo(line)

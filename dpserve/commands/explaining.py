@@ -96,7 +96,7 @@ class AccountToExplain(LedgerOption):
             unit = whole.unit or None
         if price is None and whole.newest_receipt:
             (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = Cost() if newest.terms.after else newest.cost
+            price = Cost() if newest.terms.release else newest.cost
         account: LineageAccount | GroupAccount | ClientAccount | BlockAccount = whole
         shared: Sequence[Account]
         unlimited = False
@@ -187,7 +187,7 @@ async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:
     """Return whether the client has paid for a pay-once model: one of its receipts in the store says so."""
     after = 0
     while page := await ledger.client_receipts(lineage, client, after=after, count=_PAGE):
-        if any(receipt.terms.after for receipt in page):
+        if any(receipt.terms.release for receipt in page):
             return True
         after = page[-1].number
     return False

@@ -38,8 +38,7 @@ def train(given: TrainOptions) -> None:
     per_answer, opening = None, "--epsilon 3 --delta 1e-6"
     if (release := release_certificate(written)) is not None:
         options = given.of_kinds()
-        price = (options.get("tier") or [options.get("price") or given.budget or ""])[-1]
-        opening = _opening(price, sum(tier.cost.picorho for tier in release.tiers))
+        opening = _opening(options.get("price") or given.budget or "", release.price.picorho)
     elif given.budget and given.queries:
         whole = whole_picorho(given.budget)
         per_answer, opening = f"--price rho:{to_rho(whole // int(given.queries))!r}", _opening(given.budget, whole)
@@ -49,7 +48,7 @@ def train(given: TrainOptions) -> None:
 
 def _opening(price: str, total: int) -> str:
     """Return the options that open a lineage with just what is to be paid. total: in picorho."""
-    word, _, rest = price.partition("=")[-1 if "=" in price else 0].partition(":")
+    word, _, rest = price.partition(":")
     amount, at, delta = rest.partition("@")
     if word == "epsilon" and at:
         return f"--epsilon {amount} --delta {delta}"

@@ -92,10 +92,9 @@ class KeyOut(BaseModel):
     expires: int | None
 
 
-class NextTierOut(BaseModel):
-    """The tier of a pay-once model that a client would hold next. admitted: whether the accounts pay for it now."""
+class ModelCostOut(BaseModel):
+    """What a pay-once model costs a client that has not paid. admitted: whether the accounts pay for it now."""
 
-    tier: str
     cost: Amount
     admitted: bool
 
@@ -103,13 +102,14 @@ class NextTierOut(BaseModel):
 class StandingOut(BaseModel):
     """A client's share in one served model.
 
-    held: the finest tier that it holds, of a pay-once model. answers_left: how many answers its account pays for, of a
-    model whose answers are paid for one by one; null of another.
+    paid: whether it has paid for a pay-once model; null of another. price: what that costs it, until it has paid.
+    answers_left: how many answers its account pays for, of a model whose answers are paid for one by one; null of
+    another.
     """
 
     model: str
-    held: str | None
-    next: NextTierOut | None
+    paid: bool | None
+    price: ModelCostOut | None
     answers_left: int | None
 
 
@@ -169,7 +169,7 @@ class SpendingOut(BaseModel):
 
 
 class ChargedModelOut(BaseModel):
-    """A lineage's charges for one model by one mechanism, or for one tier of a pay-once model.
+    """A lineage's charges for one model by one mechanism, or for a pay-once model.
 
     model: its random id. name: that of a model that is served here, or null. spent: in what the account counts. first,
     last: seconds since the epoch. blocks: those of the lineage that paid, each all of it.
@@ -336,11 +336,10 @@ def _account_out(models: Models, account: Account, *, unlimited: bool = False) -
 
 
 def _standing_out(budget: Budget, standing: Standing) -> StandingOut:
-    following = None
-    if standing.next_tier is not None:
-        cost = amount_of(budget, standing.next_cost)
-        following = NextTierOut(tier=standing.next_tier, cost=cost, admitted=standing.admitted)
-    return StandingOut(model=standing.model, held=standing.held, next=following, answers_left=standing.answers_left)
+    price = None
+    if standing.cost is not None:
+        price = ModelCostOut(cost=amount_of(budget, standing.cost), admitted=standing.admitted)
+    return StandingOut(model=standing.model, paid=standing.paid, price=price, answers_left=standing.answers_left)
 
 
 def _spent_share(account: ClientAccount) -> tuple[float, str]:
@@ -353,7 +352,7 @@ def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, usage: Usag
 
     async def client_out(client: ClientAccount, answered: Mapping[str, Answered] | None) -> ClientOut:
         standings = [await predictor.standing(client) for predictor in models.of_lineage(client.lineage)]
-        holds = any(each.held is not None for each in standings)
+        holds = any(each.paid for each in standings)
         asked = None if answered is None else answered.get(client.client, Answered())
         return ClientOut(
             client=client.client,

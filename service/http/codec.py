@@ -81,7 +81,6 @@ def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
         currency=currency.name,
         price_per_row=currency.value(currency.price(price) or 0),
         charged=currency.value(charge.charged),
-        tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
     )
 
 
@@ -157,16 +156,13 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
 
 def _with_query(wishes: Wishes, header: RequestHeader) -> Wishes:
     """Return the wishes of a body and of a query. Raises a 400 problem where both name something, and differ."""
-    tier, coverage = header.query.get("tier"), header.number("coverage")
-    if tier is not None and wishes.tier not in (None, tier):
-        raise invalid("the body and the query name different tiers")
+    coverage = header.number("coverage")
     if coverage is not None and wishes.coverage not in (None, coverage):
         raise invalid("the body and the query name different coverages")
     clip = header.flag("clip") if "clip" in header.query else None
     if clip is not None and wishes.clip not in (None, clip):
         raise invalid("the body and the query differ in 'clip'")
     return Wishes(
-        wishes.tier if tier is None else tier,
         wishes.intervals or header.flag("intervals"),
         wishes.coverage if coverage is None else coverage,
         wishes.clip if clip is None else clip,
@@ -221,7 +217,7 @@ def _texts_of(ends: Floats | None) -> list[tuple[bytes, bytes]] | None:
 class RowsCodec:
     """`POST /predict`."""
 
-    parameters = frozenset({"clip", "coverage", "dry_run", "intervals", "tier"})
+    parameters = frozenset({"clip", "coverage", "dry_run", "intervals"})
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -242,15 +238,10 @@ class RowsCodec:
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         if header.query:
             wishes = _with_query(wishes, header)
-        predictor.check_tier(wishes.tier)
         coverage = None if wishes.coverage is None else predictor.check_coverage(wishes.coverage)
-        idempotency = None
-        if b"idempotency-key" in header.fields:
-            # A tier in the query decides what the answer is as much as the body does.
-            question = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
-            idempotency = header.idempotency(question)
+        idempotency = header.idempotency(body) if b"idempotency-key" in header.fields else None
         X, unencoded = _checked(predictor, rows, wishes.clip)
-        return RowsRequest(X, wishes.tier, idempotency, header.deadline, wishes.intervals, coverage, unencoded)
+        return RowsRequest(X, idempotency, header.deadline, wishes.intervals, coverage, unencoded)
 
     def instances(self, predictor: Predictor, body: bytes) -> Asked:
         """Return what a body in JSON asks."""
@@ -308,7 +299,6 @@ class RowsCodec:
             refusal=kind,
             scope=getattr(refusal, "scope", None),
             noise=_law_out(quote.noise),
-            tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _encode(QuoteResponse(out, True if predictor.rehearsal else msgspec.UNSET)), _AS_JSON
 

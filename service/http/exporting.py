@@ -1,7 +1,7 @@
-"""`/models/{name}/export`: a client takes away the tier that it holds; by POST, one that it does not hold yet.
+"""`/models/{name}/export`: a client takes away a model that it has paid for; by POST it pays for one, too.
 
-What a client may ask about without limit it may also have. The ledger is asked as for an answer: holding is charged by
-the same function, once. GET charges nothing. A file is made when it is first asked for, and kept: a model has a few.
+What a client may ask about without limit it may also have. The ledger is asked as for an answer: the model is charged
+by the same function, once. GET charges nothing. A file is made when it is first asked for, and kept: a model has a few.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 
-from accounting.ledger import Ledger, Quote
+from accounting.ledger import Ledger
 from service.http.authentication import BEARER, Authentication
 from service.http.problems import Problem, ProblemType
 from service.http.requests import check_parameters
@@ -25,7 +25,6 @@ from training.export.files import Exported, Form, exported
 MEDIA_TYPE = "application/octet-stream"
 
 _Form = Annotated[Form, Query(description="The form of the file.")]
-_Tier = Annotated[str | None, Query(description="The precision; by default the finest that you hold, or the coarsest.")]
 
 
 def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Authentication) -> None:
@@ -38,15 +37,15 @@ def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Aut
     }
     files = Files()
 
-    @app.get("/models/{name}/export", summary="Take away a pay-once model that you hold", **route)
-    async def export(request: Request, name: str, to: _Form, tier: _Tier = None) -> Response:
-        return await answered(request, name, to, tier, hold=False)
+    @app.get("/models/{name}/export", summary="Take away a pay-once model that you have paid for", **route)
+    async def export(request: Request, name: str, to: _Form) -> Response:
+        return await answered(request, name, to, pay=False)
 
-    @app.post("/models/{name}/export", summary="Hold a pay-once model, and take it away", **route)
-    async def hold(request: Request, name: str, to: _Form, tier: _Tier = None) -> Response:
-        return await answered(request, name, to, tier, hold=True)
+    @app.post("/models/{name}/export", summary="Pay for a pay-once model, and take it away", **route)
+    async def pay(request: Request, name: str, to: _Form) -> Response:
+        return await answered(request, name, to, pay=True)
 
-    async def answered(request: Request, name: str, to: Form, tier: str | None, *, hold: bool) -> Response:
+    async def answered(request: Request, name: str, to: Form, *, pay: bool) -> Response:
         predictor = models.named(name)
         caller = await authentication.caller(request, predictor.lineage, "predict")
         if not isinstance(predictor, PayOncePredictor):
@@ -55,11 +54,8 @@ def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Aut
                 f"{name} is not private itself, its answers are: ask it with POST /predict, or have its owner train a "
                 "pay-once model",
             )
-        predictor.check_tier(tier)
-        finest = predictor.tier_names[-1]
-        chosen = tier or predictor.answered_at(await _quote(predictor, ledger, caller, finest))
-        file = await _held(files, predictor, ledger, caller, chosen, to, hold=hold)
-        disposition = f'attachment; filename="{name}-{chosen}{file.suffix}"'
+        file = await _paid_for(files, predictor, ledger, caller, to, pay=pay)
+        disposition = f'attachment; filename="{name}{file.suffix}"'
         return Response(file.content, media_type=MEDIA_TYPE, headers={"Content-Disposition": disposition})
 
 
@@ -68,37 +64,36 @@ class Files:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._made: WeakKeyDictionary[PayOncePredictor, dict[tuple[Form, str], Exported]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[PayOncePredictor, dict[Form, Exported]] = WeakKeyDictionary()
         """For as long as the model is served."""
         self._making = asyncio.Lock()
 
-    async def of(self, predictor: PayOncePredictor, form: Form, tier: str) -> Exported:
+    async def of(self, predictor: PayOncePredictor, form: Form) -> Exported:
         """Return a file. Raises what `exported` raises."""
         async with self._making:
             made = self._made.setdefault(predictor, {})
-            if (form, tier) not in made:
-                made[form, tier] = await asyncio.to_thread(exported, predictor.at(tier), form, tier)
-        return made[form, tier]
+            if form not in made:
+                made[form] = await asyncio.to_thread(exported, predictor.answering, form)
+        return made[form]
 
 
-async def _held(
-    files: Files, predictor: PayOncePredictor, ledger: Ledger, caller: Caller, tier: str, form: Form, *, hold: bool
+async def _paid_for(
+    files: Files, predictor: PayOncePredictor, ledger: Ledger, caller: Caller, form: Form, *, pay: bool
 ) -> Exported:
-    """Return the file once the client holds the tier. The file is there before anything is charged."""
-    quote = await _quote(predictor, ledger, caller, tier)
-    if not all(quote.free) and not hold:
+    """Return the file once the client has paid for the model. The file is there before anything is charged."""
+    quote = await ledger.quote(hold_request(predictor.released, caller.client, time.time()))
+    if not all(quote.free) and not pay:
         raise Problem(
-            ProblemType.TIER_NOT_HELD,
-            f"you do not hold the tier {tier!r}; holding it costs {quote.currency.words(quote.total)}, once: ask for "
-            "an answer at it with POST /predict, or for this file with POST. Nothing was charged",
-            tier=tier,
+            ProblemType.MODEL_NOT_PAID_FOR,
+            f"you have not paid for this model; it costs {quote.currency.words(quote.total)}, once: ask for an answer "
+            "with POST /predict, or for this file with POST. Nothing was charged",
             cost=quote.currency.value(quote.total),
             currency=quote.currency.name,
         )
     if quote.refusal is not None:
         raise quote.refusal
     try:
-        file = await files.of(predictor, form, tier)
+        file = await files.of(predictor, form)
     except MissingExtra:
         raise Problem(
             ProblemType.NOT_EXPORTABLE,
@@ -107,9 +102,5 @@ async def _held(
         ) from None
     if (ended := predictor.late(caller)) is not None:
         raise ended
-    await ledger.charge(hold_request(predictor.released, caller.client, tier, time.time(), None, caller.key_digest))
+    await ledger.charge(hold_request(predictor.released, caller.client, time.time(), None, caller.key_digest))
     return file
-
-
-async def _quote(predictor: PayOncePredictor, ledger: Ledger, caller: Caller, tier: str) -> Quote:
-    return await ledger.quote(hold_request(predictor.released, caller.client, tier, time.time()))

@@ -1,7 +1,7 @@
 """The OpenAPI document of a service: FastAPI's of its own routes, and the requests for predictions from their schemas.
 
 It is exact for one model: the default one, or the one whose document is asked for. A row's length and bounds, the
-model's name and its tiers are public and fixed while the service runs, so that a request that the document allows is
+model's name is public and fixed while the service runs, so that a request that the document allows is
 one that the service understands.
 """
 
@@ -148,8 +148,6 @@ def _bodies() -> dict[str, Any]:
 
 def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, Any]:
     request, summary = _ASKED_AS[name]
-    tiers = {"type": "string", "enum": list(predictor.tier_names)}
-    tier = _parameter("tier", tiers, "The precision to be answered at; the same as `tier` in the body.")
     content = {
         "application/json": {"schema": _reference(request)},
         CSV: {"schema": {"type": "string"}, "example": _csv(predictor)},
@@ -163,7 +161,7 @@ def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, A
         "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
     }
     sets = [] if predictor.prediction_sets is None else [_COVERAGE]
-    parameters = [_DRY_RUN, _INTERVALS, _CLIP, *sets, *([tier] if predictor.tier_names else [])]
+    parameters = [_DRY_RUN, _INTERVALS, _CLIP, *sets]
     responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
     return _operation(name, summary, in_path, parameters, content, responses)
 
@@ -201,8 +199,6 @@ def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:
     kinds = [sizes | {"items": row} for row in (_named(predictor), _row(predictor))]
     properties["instances"] = {"anyOf": kinds, "description": description}
     properties["model"] = {"anyOf": [{"const": predictor.name}, {"type": "null"}], "default": None}
-    tiers = [{"enum": list(predictor.tier_names)}] if predictor.tier_names else []
-    properties["tier"] = {"anyOf": [*tiers, {"type": "null"}], "default": None}
     coverages = [] if predictor.prediction_sets is None else [_COVERAGE["schema"]]
     properties["coverage"] = {"anyOf": [*coverages, {"type": "null"}], "default": None}
     schema["examples"] = [{"instances": [row]} for row in (_example(predictor), _middle(predictor))]
@@ -249,7 +245,6 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
     unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
     known: dict[str, Any] = {"intervals": {"type": "boolean"}, "clip": {"type": ["boolean", "null"]}}
     known |= {} if predictor.prediction_sets is None else {"coverage": _COVERAGE["schema"]}
-    known |= {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
     params = {"type": ["object", "null"], "properties": known, "additionalProperties": False}
     forms = {
         "dataframe_split": {

@@ -92,9 +92,6 @@ class OpenInferenceCodec:
         """Return what is asked for, by bytes behind the request. identity: all that decides the answer."""
         if any("shared_memory_region" in tensor.parameters for tensor in request.inputs):
             raise invalid("shared memory is not offered")
-        tier = request.parameters.get("tier")
-        if tier is not None and not isinstance(tier, str):
-            raise invalid("the parameter 'tier' is the name of a tier")
         intervals = request.parameters.get("intervals", False)
         clip = request.parameters.get("clip")
         if not isinstance(intervals, bool) or not isinstance(clip, bool | None):
@@ -103,11 +100,9 @@ class OpenInferenceCodec:
         if coverage is not None and type(coverage) not in (int, float):
             raise invalid("the parameter 'coverage' is a number")
         thousandths = None if coverage is None else predictor.check_coverage(coverage)
-        predictor.check_tier(tier)
         X, unencoded = _rows_of(predictor, request.inputs, raw, clip)
         return TensorRequest(
             X,
-            tier,
             header.idempotency(identity),
             header.deadline,
             intervals,

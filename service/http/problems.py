@@ -45,8 +45,7 @@ class ProblemType(StrEnum):
     TOO_MANY_REQUESTS = "too-many-requests", HTTPStatus.TOO_MANY_REQUESTS
     UNKNOWN_MODEL = "unknown-model", HTTPStatus.NOT_FOUND
     NOT_EXPORTABLE = "not-exportable", HTTPStatus.FORBIDDEN
-    TIER_NOT_HELD = "tier-not-held", HTTPStatus.FORBIDDEN
-    UNKNOWN_TIER = "unknown-tier", HTTPStatus.UNPROCESSABLE_ENTITY
+    MODEL_NOT_PAID_FOR = "model-not-paid-for", HTTPStatus.FORBIDDEN
     ACT_REFUSED = "act-refused", HTTPStatus.CONFLICT
     CROSS_ORIGIN = "cross-origin", HTTPStatus.FORBIDDEN
     INTERNAL = "internal", HTTPStatus.INTERNAL_SERVER_ERROR

@@ -26,7 +26,6 @@ from service.errors import (
     Overloaded,
     RequestRefused,
     UnknownModel,
-    UnknownTier,
 )
 from service.http.problems import Problem, ProblemType
 from service.telemetry.logs import REQUESTS, kinds
@@ -41,7 +40,6 @@ FAILED = "the service failed; the owner's log says where"
 
 _IN_WORDS: Mapping[type[Exception], tuple[ProblemType, str]] = {
     UnknownModel: (ProblemType.UNKNOWN_MODEL, ""),
-    UnknownTier: (ProblemType.UNKNOWN_TIER, ""),
     IdempotencyConflict: (ProblemType.IDEMPOTENCY_CONFLICT, ""),
     KeyExpired: (ProblemType.KEY_EXPIRED, ""),
     UnknownKey: (ProblemType.UNAUTHENTICATED, "this API key is not known"),

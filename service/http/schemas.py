@@ -15,9 +15,6 @@ Cell = str | float | bool | None
 class Wishes(Struct, forbid_unknown_fields=True):
     """Wishes beside the rows."""
 
-    tier: str | None = None
-    """The precision to be answered at, of a pay-once model; by default the finest that you hold, or the coarsest
-    offered. Moving to a finer one costs the difference, once."""
     intervals: bool = False
     """true: say `lower` and `upper` in `noise`, too. They cost nothing, and triple the numbers of an answer."""
     coverage: float | None = None
@@ -79,8 +76,6 @@ class ReceiptOut(Struct):
     """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
     price_per_row: float
     charged: float
-    tier: str | UnsetType = UNSET
-    """The precision that answered, of a pay-once model: its answers cost nothing once it is held."""
 
 
 class BudgetOut(Struct):
@@ -94,7 +89,7 @@ class BudgetOut(Struct):
     queries_left: int | None
     """Rows that can still be answered at the price; null where an answer costs nothing."""
     unlimited: bool
-    """Whether further answers of this precision cost nothing."""
+    """Whether further answers cost nothing: of a pay-once model, once you have paid for it."""
     status: Literal["proven", "unproven"]
     """unproven: the account may have paid for a mechanism whose cost is only claimed."""
 
@@ -172,14 +167,13 @@ class QuoteOut(Struct):
     """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
     price_per_row: float
     cost: float
+    """Of the rows that are new to you; of a pay-once model the model's price, 0 once you have paid for it."""
     admitted: bool
     refusal: str | None
     """The type of problem that the request would be refused with."""
     scope: str | None
     """The account that would refuse it: client, group or lineage."""
     noise: NoiseLawOut
-    tier: str | UnsetType = UNSET
-    """The precision that would answer, of a pay-once model; cost is the difference to what is held."""
 
 
 class QuoteResponse(Struct):

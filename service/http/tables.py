@@ -118,8 +118,7 @@ def rows_of_invocation(body: bytes, table: Table) -> Asked:
         wishes = msgspec.convert(params, Wishes)
     except msgspec.ValidationError:
         raise invalid(
-            "params takes the name of a 'tier', true or false for 'intervals' and for 'clip', and a number for "
-            "'coverage', and nothing else"
+            "params takes true or false for 'intervals' and for 'clip', and a number for 'coverage', and nothing else"
         ) from None
     if asked.dataframe_split is not UNSET:
         return _of_split(asked.dataframe_split, table), wishes

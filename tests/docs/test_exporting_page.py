@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.dpserve.conftest import CommandLine
-from tests.dpserve.test_exporting import CSV, ROWS, SUMS, TIERS, TRAIN
+from tests.dpserve.test_exporting import CSV, ROWS, SUMS, TRAIN
 from training.kinds.loading import load_model
 
 from .test_shown_commands import DOCS, shown_commands
@@ -17,11 +17,10 @@ PAGE = DOCS / "exporting.md"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A folder with a model of one tier and a model of several, of one lineage with a budget."""
+    """A folder with a model of a lineage with a budget."""
     found = CommandLine(tmp_path_factory.mktemp("page"))
     (found.folder / "r.csv").write_text(CSV)
-    for name, release in (("adult", SUMS), ("tiers", TIERS)):
-        found(*TRAIN[:-1], name, *release)
+    found(*TRAIN[:-1], "adult", *SUMS)
     found("lineage", "set-budget", "adult", "--epsilon", "5", "--delta", "1e-5")
     for words in shown_commands(PAGE):
         found(*words)
@@ -30,7 +29,7 @@ def run(tmp_path_factory):
 
 def test_its_commands_write_what_it_says(run):
     written = {path.name for path in run.folder.iterdir() if path.is_file()} - {"r.csv", "own.csv"}
-    assert written == {"adult.onnx", "fine.safetensors"}
+    assert written == {"adult.onnx", "adult.safetensors"}
 
 
 def test_what_it_shows_of_ray_data_scores_a_batch(run):

@@ -27,21 +27,21 @@ def test_every_command_prints_what_the_page_says(ran):
         assert matches(expected, said), command + "\n" + "\n".join(said)
 
 
-def test_the_python_of_the_page_moves_between_tiers(ran):
+def test_the_python_of_the_page_pays_once(ran):
     reader, found = ran
     (next_step,) = [
-        line.split("Next: ")[1] for *_, said in found for line in said if "Next: dpserve serve model" in line
+        line.split("Next: ")[1] for *_, said in found for line in said if "Next: dpserve serve once" in line
     ]
     (served,) = reader.start(f"{next_step} --no-admin &", [""])
     assert served.startswith("dpserve: serving")
     keys = {}
-    for name, epsilon in (("alice", 4), ("bob", 1)):
+    for name, epsilon in (("alice", 1), ("bob", 0.5)):
         said = reader.run_shell(f"dpserve clients add {name} --epsilon {epsilon} --delta 1e-5")
         keys[name] = said[-1].split()[-1]
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     given = f"address, alice, bob = {served.split()[-1]!r}, {keys['alice']!r}, {keys['bob']!r}\n"
     said = reader.run([sys.executable, "-c", reader.here(given + code)])
     assert reader.status == 0, said
-    coarse, _, finer, _, refused = said[:5]
-    assert [f"{float(each):.6g}" for each in (coarse, finer)] == re.findall(r"# (0\.\d+): the ", code)
+    before, _, after, refused = said[:4]
+    assert [f"{float(each):.6g}" for each in (before, after)] == re.findall(r"# (0[.\d]*): ", code)
     assert refused.startswith("this request costs")

@@ -278,7 +278,6 @@ def test_weights_are_refused_with_the_reason(declared, home):
     [
         ("auto", {"records_declared": 400}),
         ("weights", {"lam": 5.0}),
-        ("weights", {"lam": 5.0, "epsilon": None, "tier": {"coarse": 1, "fine": 2}}),
         ("dpsgd", {"records_declared": 400, "steps": 5, "hidden": [4]}),
     ],
 )
@@ -286,7 +285,7 @@ def test_every_release_is_offered_and_paid_for(declared, spent, release, more):
     model = PrivateClassifier(**declared | {"release": release} | more).fit(X, Y)
     assert model.predict_proba(X).shape == (400, 2)
     assert model.charged_rho_ == pytest.approx(spent(declared))
-    assert model.charged_rho_ == pytest.approx(to_rho(sum(tier.cost.picorho for tier in model.certificate_.tiers)))
+    assert model.charged_rho_ == pytest.approx(to_rho(model.certificate_.price.picorho))
 
 
 def test_a_model_whose_answers_are_paid_for_one_by_one_answers_nothing_here(declared, home):
@@ -298,7 +297,7 @@ def test_a_model_whose_answers_are_paid_for_one_by_one_answers_nothing_here(decl
     assert load_model(model.save(home / "bundle")).certificate == model.certificate_
     assert "each answer is paid for" in repr(model)
     model.fit(X, Y)  # which costs nothing
-    with pytest.raises(ValueError, match="leave epsilon= and tier= out"):
+    with pytest.raises(ValueError, match="leave epsilon= out"):
         PrivateClassifier(**declared | head).fit(X, Y)
 
 
@@ -613,7 +612,6 @@ class TestEvaluations:
             ({"epsilon": 0}, "epsilon=0"),
             ({"report": ["log-loss"]}, "report="),
             ({"report": ["accuracy", "recall"]}, "report="),
-            ({"tier": "fine"}, "tier='fine' must be one of the model's"),
             ({"lineage": "no such/name"}, "name"),
             ({"block_by": "month"}, "block_by="),
             ({"block_name": "2026-09", "block_budget": "epsilon:4@1e-6"}, "was trained without blocks"),
@@ -744,19 +742,11 @@ def test_a_wrong_value_is_named_with_its_parameter_the_reason_and_what_would_do(
     assert not (home / "home" / "trained").exists()
 
 
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"lineage_budget": (-1, 1e-6)}, "lineage_budget"),
-        ({"release": "weights", "lam": 1, "tier": {"a": 2, "b": 1}, "epsilon": None}, "tier"),
-        ({"release": "weights", "lam": 1, "tier": {"a b": 1}, "epsilon": None}, "tier"),
-    ],
-)
-def test_a_budget_and_tiers_are_checked_before_records_are_noted(declared, home, changed, field):
+def test_a_budget_is_checked_before_records_are_noted(declared, home):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the cause has the type and the field
-        PrivateClassifier(**declared | changed).fit(FRAME, "ok")
+        PrivateClassifier(**declared | {"lineage_budget": (-1, 1e-6)}).fit(FRAME, "ok")
     assert isinstance(refused.value.__cause__, WrongOption)
-    assert refused.value.__cause__.field == field
+    assert refused.value.__cause__.field == "lineage_budget"
     assert not (home / "home" / "trained").exists()
 
 

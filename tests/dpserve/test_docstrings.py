@@ -12,8 +12,8 @@ from training.kinds.options import fields_of
 from training.kinds.registry import option_fields, takers
 from training.sets_choice import SetsChoice
 
-IN_OTHER_UNITS = {"tier", "encoder"}
-"""Parameters whose Python value is not the option's: epsilons for prices, a path for a file's content."""
+IN_OTHER_UNITS = {"encoder"}
+"""Parameters whose Python value is not the option's: a path for a file's content."""
 LINE = re.compile(r"^ *(\w+) : (.+)$", re.MULTILINE)
 
 

@@ -42,7 +42,7 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     assert "the lineage held was charged rho = 0.3 for the evaluation" in said
     assert "it may be published" in said
     content = json.loads((run.folder / "model" / "evaluation.json").read_text())
-    figures, *_ = content.pop("figures"), content.pop("tier"), content.pop("seal")
+    figures, *_ = content.pop("figures"), content.pop("seal")
     found = Evaluation.model_validate(content)
     assert found.model_id == model.certificate.model_id
     assert found.figures() == figures
@@ -50,11 +50,11 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     y = np.array([index % 60 > 30 for index in range(120)])
     right = float((model.probabilities(X).argmax(axis=1) == y).mean())
     assert figures["accuracy"]["estimate"] == pytest.approx(right, abs=6 * figures["accuracy"]["standard_error"])
-    assert spent(run) == {"people": model.certificate.tiers[0].cost.picorho, "held": found.law.cost.picorho}
+    assert spent(run) == {"people": model.certificate.price.picorho, "held": found.law.cost.picorho}
     assert not {"held", "people"} & set(json.dumps(content).split('"'))
     # Whoever evaluates again draws again, and pays again; the model was paid for.
     run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, "--out", "again.json")
-    assert spent(run) == {"people": model.certificate.tiers[0].cost.picorho, "held": 2 * found.law.cost.picorho}
+    assert spent(run) == {"people": model.certificate.price.picorho, "held": 2 * found.law.cost.picorho}
     inspected = run("inspect", "model").stdout
     assert "verified" in inspected
     assert f"evaluation {found.evaluation_id[:8]}" in inspected
@@ -147,7 +147,7 @@ def test_what_cannot_be_written_is_not_paid_for(run, model):
 
 
 def test_one_lineage_pays_for_model_and_evaluation_together_or_for_neither(run, model):
-    price = to_rho(model.certificate.tiers[0].cost.picorho)
+    price = to_rho(model.certificate.price.picorho)
     run("lineage", "set-budget", "model", "--rho", str(price + 0.2), "--delta", "1e-5")
     assert "no evaluation was made" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     assert spent(run) == {"people": 0}

@@ -54,14 +54,14 @@ def lineages(run):
 
 def written(run, name="model/evaluation.json"):
     content = json.loads((run.folder / name).read_text())
-    for beside in ("figures", "tier", "seal"):
+    for beside in ("figures", "seal"):
         del content[beside]
     return Evaluation.model_validate(content)
 
 
 def test_the_blocks_of_the_rows_pay_for_an_evaluation_and_those_of_the_model_for_the_model(run, table, certificate):
     """To the unit of the ledger: new rows of a new block, then new rows of a block that was trained on, then both."""
-    model = certificate.tiers[0].cost.picorho
+    model = certificate.price.picorho
     new = ("evaluate", "model", "--data", table("new.csv", NEW), *PRICE, *BY_MONTH, NEW)
     assert f"the block {NEW} of the lineage sales has no budget yet" in run.fails(*new)
     said = run(*new, *BUDGET).stdout
@@ -85,7 +85,7 @@ def test_the_blocks_of_the_rows_pay_for_an_evaluation_and_those_of_the_model_for
 def test_a_table_that_is_one_block_is_named_and_a_lineage_of_its_own_opens_its_blocks(run, table, certificate):
     held = ("evaluate", "model", "--data", table("new.csv", NEW), "--ignore", "day", *PRICE, "--lineage", "held")
     run(*held, "--block-name", NEW, *BUDGET)
-    model, one = certificate.tiers[0].cost.picorho, written(run).law.cost.picorho
+    model, one = certificate.price.picorho, written(run).law.cost.picorho
     assert spent(run) == dict.fromkeys(TRAINED, model)
     assert spent(run, "held") == {NEW: one}
     # A block that is open needs no budget, and keeps the one that it has.

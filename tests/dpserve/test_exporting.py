@@ -16,7 +16,6 @@ TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--
 TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people", "--out", "model")
 ROWS = np.array([[30.0, 9000.0], [75.0, 55_000.0]])
 SUMS = ("--release", "class-sums", "--price", "epsilon:2@1e-5")
-TIERS = ("--release", "weights", "--lam", "1", "--tier", "coarse=rho:0.01", "--tier", "fine=rho:0.1")
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_each_form_is_written_and_the_lineage_pays_once(run, train, budget):
     assert ["was charged" in each for each in said] == [True, False]
     assert files(run) == {"model.onnx", "model.safetensors"}
     model = load_model(run.folder / "model")
-    assert spent(run) == sum(tier.cost.picorho for tier in model.certificate.tiers)
+    assert spent(run) == model.certificate.price.picorho
     wanted = model.probabilities(ROWS)
     _, answers = onnxruntime.InferenceSession(run.folder / "model.onnx").run(None, {"x": ROWS})
     np.testing.assert_allclose(answers, wanted, rtol=0, atol=1e-6)
@@ -54,18 +53,6 @@ def test_each_form_is_written_and_the_lineage_pays_once(run, train, budget):
     for name in files(run):
         content = (run.folder / name).read_bytes()
         assert not any(secret in content or secret.hex().encode() in content for secret in secrets)
-
-
-def test_a_tier_is_named_and_a_finer_one_costs_the_difference(run, train, budget):
-    train(*TIERS)
-    budget()
-    assert "say which, with --tier: coarse, fine" in run.fails("export", "model", "--to", "onnx")
-    assert "no tier 'best'" in run.fails("export", "model", "--to", "onnx", "--tier", "best")
-    assert (files(run), spent(run)) == (set(), 0)
-    prices = [tier.cost.picorho for tier in load_model(run.folder / "model").certificate.tiers]
-    for tier, total in (("coarse", prices[0]), ("fine", sum(prices)), ("coarse", sum(prices))):
-        run("export", "model", "--to", "safetensors", "--tier", tier, "--out", f"{tier}-{total}.st")
-        assert spent(run) == total
 
 
 def test_a_file_that_is_there_stays_and_nothing_is_charged(run, train, budget):

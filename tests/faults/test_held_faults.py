@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
 @pytest.fixture
 def services(head: CertifiedHead, store: StoreServer, tmp_path: Path) -> Services:
     bundle = tmp_path / "bundle"
-    save_weights(bundle, release_weights(head, {"full": 10**10}, "two-lineage", SystemRandomness()))
+    save_weights(bundle, release_weights(head, 10**10, "two-lineage", SystemRandomness()))
     return Services(bundle, tmp_path / "home", store.url, tmp_path / "log", price=None)
 
 
@@ -48,7 +48,7 @@ def _ask(address: str, key: str) -> int:
 @pytest.mark.parametrize("act", ["revoke", "remove-key"])
 def test_a_right_that_is_taken_away_ends_everywhere(services: Services, act: str) -> None:
     with (
-        fault(f"held tier: {act}, at two services that remember it") as found,
+        fault(f"paid model: {act}, at two services that remember it") as found,
         services.serving("--rho", 1, "--delta", 1e-6) as (one, _),
         services.serving() as (other, _),
     ):
@@ -76,7 +76,7 @@ def test_a_store_that_is_gone_or_silent_ends_answers_and_one_that_comes_back_beg
     services: Services, store: StoreServer, how: str
 ) -> None:
     with (
-        fault(f"held tier: {how} of the store") as found,
+        fault(f"paid model: {how} of the store") as found,
         services.serving("--rho", 1, "--delta", 1e-6) as (address, _),
     ):
         key = _added(services, "ann")
@@ -98,7 +98,7 @@ def test_a_store_that_is_gone_or_silent_ends_answers_and_one_that_comes_back_beg
 
 
 def test_a_store_that_was_rolled_back_ends_answers(services: Services, store: StoreServer, tmp_path: Path) -> None:
-    with fault("held tier: store rolled back to before it was paid for") as found:
+    with fault("paid model: store rolled back to before it was paid for") as found:
         for trial in range(trials(5, 1)):
             with services.serving("--rho", 1, "--delta", 1e-6) as (address, _):
                 key = _added(services, f"client{trial}")

@@ -22,25 +22,25 @@ pytestmark = pytest.mark.anyio
 
 LINEAGE = "two-lineage"
 OWN = Budget.from_rho(0.2, 1e-6, "gaussian")
-PRICES = {"coarse": 10**10, "fine": 10**11}
+PRICE = 10**10
 STEPS = ("charged", "released", "answered", "authenticated", "validated")
 """The quick form takes the first three."""
 
 
-def _bundle(head: CertifiedHead, folder: Path, prices: dict[str, int]) -> Path:
-    save_weights(folder, release_weights(head, prices, LINEAGE, SystemRandomness()))
+def _bundle(head: CertifiedHead, folder: Path) -> Path:
+    save_weights(folder, release_weights(head, PRICE, LINEAGE, SystemRandomness()))
     return folder
 
 
-def _ask(address: str, key: str, tier: str, idempotency: str) -> httpx.Response:
+def _ask(address: str, key: str, idempotency: str) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": idempotency}
-    body = {"instances": [[0.25, 0.5]], "tier": tier}
+    body = {"instances": [[0.25, 0.5]]}
     return httpx.post(f"{address}/predict", json=body, headers=headers, timeout=60)
 
 
-async def test_a_client_moves_to_a_tier_while_its_service_is_killed(head: CertifiedHead, tmp_path: Path) -> None:
-    """Each trial's client holds the coarse tier and moves to the fine one at a service that dies on the way."""
-    bundle = _bundle(head, tmp_path / "bundle", PRICES)
+async def test_a_client_pays_while_its_service_is_killed(head: CertifiedHead, tmp_path: Path) -> None:
+    """Each trial's client pays for the model at a service that dies on the way."""
+    bundle = _bundle(head, tmp_path / "bundle")
     services = Services(bundle, tmp_path / "home", str(tmp_path / "ledger"), tmp_path / "log", price=None)
     with (
         fault("release's service killed at each of its steps, then retried twice") as found,
@@ -50,17 +50,16 @@ async def test_a_client_moves_to_a_tier_while_its_service_is_killed(head: Certif
             client, key = f"client{trial}", new_api_key()
             async with Ledger.open(services.ledger) as ledger:
                 await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
-            _ask(living, key, "coarse", "first").raise_for_status()
             with services.serving(fault=point) as (doomed, process):
                 with contextlib.suppress(httpx.HTTPError):
-                    raise AssertionError(f"{point} was survived: {_ask(doomed, key, 'fine', 'second').text}")
+                    raise AssertionError(f"{point} was survived: {_ask(doomed, key, 'first').text}")
                 assert process.wait(60) == -9
-            first, again = (_ask(living, key, "fine", "second").json() for _ in range(2))
+            first, again = (_ask(living, key, "first").json() for _ in range(2))
             async with Ledger.open(services.ledger) as ledger:
                 account, lineage = await ledger.client(LINEAGE, client), await ledger.lineage(LINEAGE)
                 right = (await verify(ledger, LINEAGE)).findings == ()
             one_answer = first["predictions"] == again["predictions"]
-            paid_once = account.releases == lineage.releases == 2 and account.spent == lineage.spent
+            paid_once = account.releases == lineage.releases == 1 and account.spent == lineage.spent
             found.trial(held=one_answer and paid_once and right)
 
 
@@ -70,7 +69,7 @@ async def test_a_service_is_killed_on_the_way_to_its_first_answer(head: Certifie
     steps = (OPENED, HELD, *STEPS)
     with fault("release's first service killed at each of its steps, restarted") as found:
         for trial, point in enumerate(itertools.islice(itertools.cycle(steps), trials(70, 4))):
-            services.bundle = _bundle(head, tmp_path / f"bundle-{trial}", {"full": 10**10})
+            services.bundle = _bundle(head, tmp_path / f"bundle-{trial}")
             client, key = f"client{trial}", new_api_key()
             if point not in (OPENED, HELD):
                 async with Ledger.open(services.ledger) as ledger:
@@ -87,7 +86,7 @@ async def test_a_service_is_killed_on_the_way_to_its_first_answer(head: Certifie
                 if point in (OPENED, HELD):
                     await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
             with services.serving() as (living, _):
-                first, again = (_ask(living, key, "full", "first").json() for _ in range(2))
+                first, again = (_ask(living, key, "first").json() for _ in range(2))
             async with Ledger.open(services.ledger) as ledger:
                 account, lineage = await ledger.client(LINEAGE, client), await ledger.lineage(LINEAGE)
                 right = (await verify(ledger, LINEAGE)).findings == ()

@@ -121,7 +121,7 @@ def test_a_client_is_shown_with_what_it_was_answered_and_may_still_ask(service, 
     alice, bob = owner.get(f"/api/lineages/{service.predictor.lineage}/clients").json()["clients"]
     assert (alice["answers"], bob["answers"]) == ({"day": 4, "month": 4}, {"day": 0, "month": 0})
     (standing,) = alice["models"]
-    assert standing == {"model": "colours", "held": None, "next": None, "answers_left": 3}
+    assert standing == {"model": "colours", "paid": None, "price": None, "answers_left": 3}
     assert bob["models"][0]["answers_left"] == 0
 
 

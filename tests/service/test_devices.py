@@ -29,7 +29,7 @@ def test_answers_over_http_are_the_same(tmp_path, torch_arithmetic, paid_once):
     records = make_records()
     model = train_head(records, Recipe("small", MAP, 0.1), "lineage")
     if paid_once:
-        model = release_weights(model, {"full": 5 * 10**11}, "lineage", Seeded(1))
+        model = release_weights(model, 5 * 10**11, "lineage", Seeded(1))
     rows, found = np.random.default_rng(2).uniform(size=(40, 4)).tolist(), []
     for place, each in enumerate((model, computed_by(model, torch_arithmetic))):
         starter = Starter(tmp_path / str(place))

@@ -1,4 +1,4 @@
-"""`GET /models/{name}/export`: a client takes away the tier that it holds, and pays for it once."""
+"""`GET /models/{name}/export`: a client takes away a model that it has paid for, and pays for it once."""
 
 import asyncio
 import gc
@@ -18,55 +18,50 @@ from training.export.files import FORMS, exported
 from training.kinds.weights.model import release_weights
 
 from .test_http import ROW, problem
-from .test_releases import PRICES, ROWS, lineage_spent, picorho_of
+from .test_releases import PRICE, ROWS, lineage_spent
 
 
 @pytest.fixture(scope="module")
-def tiered(head):
-    return release_weights(head, PRICES, "colours-lineage", SystemRandomness())
+def released(head):
+    return release_weights(head, PRICE, "colours-lineage", SystemRandomness())
 
 
 @pytest.fixture
-def service(start, tiered):
-    return start.release(tiered)
+def service(start, released):
+    return start.release(released)
 
 
-def test_a_holder_takes_the_model_away_for_nothing_and_it_answers_alike(service, tiered):
+def test_a_holder_takes_the_model_away_for_nothing_and_it_answers_alike(service, released):
     http = service.http(service.add_client())
-    answers = http.post("/predict", json={"instances": ROWS.tolist(), "tier": "middle"}).json()["predictions"]
+    answers = http.post("/predict", json={"instances": ROWS.tolist()}).json()["predictions"]
     spent = service.spent()
 
     taken = http.get("/models/colours/export", params={"to": "onnx"})
 
     assert taken.status_code == 200
-    assert taken.headers["content-disposition"] == 'attachment; filename="colours-middle.onnx"'
+    assert taken.headers["content-disposition"] == 'attachment; filename="colours.onnx"'
     _, probabilities = onnxruntime.InferenceSession(taken.content).run(None, {"x": ROWS})
     np.testing.assert_allclose(probabilities, answers, rtol=0, atol=1e-6)
-    assert service.spent() == spent == picorho_of(tiered.certificate, "middle")
+    assert service.spent() == spent == released.certificate.price.picorho
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_form_is_the_file_that_the_owner_gets(service, tiered, form):
+def test_each_form_is_the_file_that_the_owner_gets(service, released, form):
     http = service.http(service.add_client())
-    http.post("/predict", json={"instances": [ROW], "tier": "coarse"})
-    taken = http.get("/models/colours/export", params={"to": form, "tier": "coarse"})
+    http.post("/predict", json={"instances": [ROW]})
+    taken = http.get("/models/colours/export", params={"to": form})
     # Byte by byte, whatever the order of what has none.
-    assert sorted(taken.content) == sorted(exported(tiered, form, "coarse").content)
+    assert sorted(taken.content) == sorted(exported(released, form).content)
 
 
-def test_a_tier_that_is_not_held_is_refused_and_nothing_is_charged(service, tiered):
+def test_a_model_that_is_not_paid_for_is_refused_and_nothing_is_charged(service, released):
     http = service.http(service.add_client())
-    unheld = problem(http.get("/models/colours/export", params={"to": "onnx"}), 403, "tier-not-held")
-    assert (unheld["tier"], unheld["cost"]) == ("coarse", to_rho(picorho_of(tiered.certificate, "coarse")))
-    assert service.spent() == lineage_spent(service) == 0
-    http.post("/predict", json={"instances": [ROW], "tier": "coarse"})
-    spent = service.spent()
-    finer = problem(http.get("/models/colours/export", params={"to": "onnx", "tier": "fine"}), 403, "tier-not-held")
-    assert finer["cost"] == to_rho(picorho_of(tiered.certificate, "fine") - spent)
-    assert service.spent() == spent
+    refused = problem(http.get("/models/colours/export", params={"to": "onnx"}), 403, "model-not-paid-for")
+    assert refused["cost"] == to_rho(released.certificate.price.picorho)
+    assert service.spent() == 0
 
 
-@pytest.mark.parametrize("query", ["Tier=coarse", "tier=coarse&tier=fine", "to=onnx", "dry_run=true"])
+@pytest.mark.parametrize("query", ["To=onnx", "form=onnx", "to=onnx", "dry_run=true"])
 def test_parameters_that_are_unknown_or_come_twice_are_refused_and_nothing_is_charged(service, query):
     http = service.http(service.add_client())
     problem(http.post(f"/models/colours/export?to=onnx&{query}"), 400, "invalid-request")
@@ -74,33 +69,28 @@ def test_parameters_that_are_unknown_or_come_twice_are_refused_and_nothing_is_ch
     assert service.spent() == 0
 
 
-def test_who_posts_is_charged_for_holding_it_once(service, tiered):
+def test_who_posts_pays_for_the_model_once(service, released):
     http = service.http(service.add_client())
-    asked = {"to": "safetensors", "tier": "middle"}
+    asked = {"to": "safetensors"}
     problem(http.get("/models/colours/export", params=asked | {"hold": "true"}), 400, "invalid-request")
-    problem(http.get("/models/colours/export", params=asked), 403, "tier-not-held")
-    assert service.spent() == lineage_spent(service) == 0
+    problem(http.get("/models/colours/export", params=asked), 403, "model-not-paid-for")
+    assert service.spent() == 0
     first, again = (http.post("/models/colours/export", params=asked) for _ in range(2))
     for taken in (first, again):
-        np.testing.assert_array_equal(load(taken.content)["weights.0"], tiered.at("middle").weights.T)
-    assert service.spent() == lineage_spent(service) == picorho_of(tiered.certificate, "middle")
+        np.testing.assert_array_equal(load(taken.content)["weights.0"], released.weights.T)
+    assert service.spent() == lineage_spent(service) == released.certificate.price.picorho
     assert http.post("/predict", json={"instances": [ROW]}).json()["receipt"]["charged"] == 0
 
 
-def test_what_an_account_cannot_pay_is_refused_and_nothing_is_charged(start, tiered):
-    poor = start.release(tiered, lineage_rho=to_rho(PRICES["middle"]))
-    client = poor.http(poor.add_client("client", rho=to_rho(PRICES["coarse"] - 1)))
-    asked = {"to": "onnx", "tier": "coarse"}
-    assert problem(client.post("/models/colours/export", params=asked), 403, "budget-exhausted")["scope"] == "client"
-    rich = poor.http(poor.add_client("rich", rho=1.0))
-    body = problem(rich.post("/models/colours/export", params=asked | {"tier": "fine"}), 403, "budget-exhausted")
-    assert body["scope"] == "lineage"
-    assert poor.spent("client") == poor.spent("rich") == lineage_spent(poor) == 0
+def test_what_an_account_cannot_pay_is_refused_and_nothing_is_charged(service, released):
+    client = service.http(service.add_client("client", rho=to_rho(released.certificate.price.picorho - 1)))
+    refused = client.post("/models/colours/export", params={"to": "onnx"})
+    assert problem(refused, 403, "budget-exhausted")["scope"] == "client"
+    assert service.spent("client") == 0
 
 
 def test_what_there_is_not_is_refused(service):
     http = service.http(service.add_client())
-    problem(http.get("/models/colours/export", params={"to": "onnx", "tier": "best"}), 422, "unknown-tier")
     problem(http.get("/models/colours/export", params={"to": "pickle"}), 422, "invalid-request")
     problem(http.get("/models/others/export", params={"to": "onnx"}), 404, "unknown-model")
     problem(service.http().get("/models/colours/export", params={"to": "onnx"}), 401, "unauthenticated")
@@ -115,19 +105,19 @@ def test_a_model_whose_answers_are_paid_for_one_by_one_stays(start, head):
     assert plain.spent() == 0
 
 
-def test_a_file_is_made_once_however_many_ask_for_it(service, tiered, monkeypatch):
+def test_a_file_is_made_once_however_many_ask_for_it(service, released, monkeypatch):
     made = []
     monkeypatch.setattr(exporting, "exported", lambda *asked: made.append(asked[1:]) or exported(*asked))
     http = service.http(service.add_client())
-    http.post("/predict", json={"instances": [ROW], "tier": "coarse"})
+    http.post("/predict", json={"instances": [ROW]})
     files = [http.get("/models/colours/export", params={"to": form}) for form in ("onnx", "onnx", "safetensors")]
-    assert made == [("onnx", "coarse"), ("safetensors", "coarse")]
+    assert made == [("onnx",), ("safetensors",)]
     assert files[0].content == files[1].content
 
 
-def test_files_of_a_model_that_is_gone_are_dropped(tiered):
-    files, predictor = exporting.Files(), PayOncePredictor(tiered, None, largest_batch=1)
-    made = [asyncio.run(files.of(predictor, "safetensors", "coarse")) for _ in range(2)]
+def test_files_of_a_model_that_is_gone_are_dropped(released):
+    files, predictor = exporting.Files(), PayOncePredictor(released, None, largest_batch=1)
+    made = [asyncio.run(files.of(predictor, "safetensors")) for _ in range(2)]
     assert made[0] is made[1]
     gone = weakref.ref(made.pop()), weakref.ref(predictor)
     del made, predictor
@@ -137,7 +127,7 @@ def test_files_of_a_model_that_is_gone_are_dropped(tiered):
 
 def test_a_file_that_failed_is_tried_again(service, monkeypatch):
     http = service.http(service.add_client())
-    http.post("/predict", json={"instances": [ROW], "tier": "coarse"})
+    http.post("/predict", json={"instances": [ROW]})
     for error, status in ((MissingExtra("onnx"), 501), (None, 200)):
         failing = lambda *asked, error=error: exported(*asked) if error is None else _raise(error)  # noqa: E731
         monkeypatch.setattr(exporting, "exported", failing)

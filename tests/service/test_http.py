@@ -479,7 +479,7 @@ def test_a_compressed_body_is_told_apart_from_json_that_is_wrong(service):
 
 
 @pytest.mark.parametrize(
-    "query", ["dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=true", "tier=a&tier=b", "x=", "dry_run"]
+    "query", ["dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=true", "coverage=.9&coverage=.8", "x=", "dry_run"]
 )
 def test_a_query_that_is_not_understood_is_refused_and_charges_nothing(service, query):
     http = service.http(service.add_client())

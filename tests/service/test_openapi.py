@@ -54,7 +54,6 @@ def test_the_document_is_exact_for_the_model(service):
         "maxItems": 4,
         "items": {"type": "number", "minimum": 0.0, "maximum": 1.0},
     }
-    assert "tier" not in [parameter["name"] for parameter in predict["parameters"]]
     text = json.dumps(document)
     assert set(re.findall(r'"#/components/schemas/(\w+)"', text)) <= set(document["components"]["schemas"])
     assert service.predictor.lineage not in text

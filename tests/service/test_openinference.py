@@ -204,7 +204,6 @@ BAD = {
     "bytes that are not there": body_of([ROW], parameters={"binary_data_size": 32}),
     "another output": body_of([ROW]) | {"outputs": [{"name": "logits"}]},
     "classification": body_of([ROW]) | {"outputs": [{"name": "probabilities", "parameters": {"classification": 1}}]},
-    "a tier that is no name": body_of([ROW]) | {"parameters": {"tier": 3}},
 }
 
 
@@ -228,7 +227,6 @@ def test_rows_are_checked_as_everywhere(service):
         422,
         "invalid-rows",
     )
-    refused(http.post(INFER, json=body_of([ROW]) | {"parameters": {"tier": "fine"}}), 422, "unknown-tier")
     assert service.spent() == 0
 
 
@@ -281,7 +279,7 @@ def test_errors_under_v2_have_the_protocols_form(service):
     assert http.post("/v2/models/colours/versions/1/infer", json=body_of([ROW])).status_code == 200
 
 
-@pytest.mark.parametrize("query", ["dry_run=true", "dry_run=false", "tier=fine", "anything"])
+@pytest.mark.parametrize("query", ["dry_run=true", "dry_run=false", "coverage=0.9", "anything"])
 def test_a_query_is_refused_so_that_no_dry_run_is_charged(service, query):
     http = service.http(service.add_client())
     response = http.post(f"/v2/models/colours/infer?{query}", json=body_of([ROW]))

@@ -1,4 +1,4 @@
-"""Models that are paid for once, over real HTTP: held first, then unlimited answers."""
+"""Models that are paid for once, over real HTTP: paid for first, then unlimited answers."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,7 @@ from accounting.budgets import Budget
 from accounting.ledger import ClientRevoked, Idempotency, KeyExpired, Ledger, LedgerUnavailable, key_digest
 from accounting.ledger.verification import verify
 from accounting.picorho import to_rho
-from dpserve.client import BudgetExhausted, Client, ServiceError
+from dpserve.client import BudgetExhausted, Client
 from mechanisms.randomness import SystemRandomness
 from service import pay_once
 from service.errors import CannotServe, DeadlinePassed
@@ -29,36 +29,21 @@ from training.kinds.weights.model import release_weights
 
 from .test_http import ROW, problem
 
-PRICES = {"coarse": 10**10, "middle": 5 * 10**10, "fine": 3 * 10**11}
+PRICE = 10**11
 ROWS = np.random.default_rng(1).uniform(0, 1, (40, 4))
 
 
 @pytest.fixture(scope="module")
-def tiered(head):
-    return release_weights(head, PRICES, "colours-lineage", SystemRandomness())
-
-
-@pytest.fixture(scope="module")
-def single(head):
-    return release_weights(head, {"full": 10**11}, "colours-lineage", SystemRandomness())
+def released(head):
+    return release_weights(head, PRICE, "colours-lineage", SystemRandomness())
 
 
 @pytest.fixture
-def service(start, tiered):
-    return start.release(tiered)
+def service(start, released):
+    return start.release(released)
 
 
-def picorho_of(certificate, tier):
-    total = 0
-    for each in certificate.tiers:
-        total += each.cost.picorho
-        if each.name == tier:
-            return total
-    raise KeyError(tier)
-
-
-def test_who_holds_the_model_is_told_of_unlimited_answers(start, single):
-    service = start.release(single)
+def test_who_has_paid_for_the_model_is_told_of_unlimited_answers(service):
     http = service.http(service.add_client())
     before = http.get("/budget").json()
     assert not before["unlimited"]
@@ -74,16 +59,15 @@ def lineage_spent(service):
     return service.call(service.ledger.lineage(service.predictor.lineage)).spent
 
 
-def test_a_release_is_charged_to_the_lineage_at_start_and_to_a_client_with_its_first_answer(start, single):
-    service = start.release(single)
-    price = picorho_of(single.certificate, "full")
+def test_a_release_is_charged_to_the_lineage_at_start_and_to_a_client_with_its_first_answer(start, released):
+    service = start.release(released)
+    price = released.certificate.price.picorho
     assert lineage_spent(service) == price
     http = service.http(service.add_client())
     assert http.get("/budget").json()["queries_left"] is None
 
     first = http.post("/predict", json={"instances": [ROW]}).json()
     assert first["receipt"]["charged"] == to_rho(price)
-    assert first["receipt"]["tier"] == "full"
     for _ in range(3):
         again = http.post("/predict", json={"instances": [ROW, ROW]}).json()
         assert again["predictions"] == first["predictions"] * 2
@@ -93,11 +77,11 @@ def test_a_release_is_charged_to_the_lineage_at_start_and_to_a_client_with_its_f
     other = service.http(service.add_client("bob"))
     assert other.post("/predict", json={"instances": [ROW]}).json()["predictions"] == first["predictions"]
     assert lineage_spent(service) == price
-    restarted = start.release(single)
+    restarted = start.release(released)
     assert lineage_spent(restarted) == price
 
 
-def test_rows_have_the_same_bits_whatever_is_beside_them(service, tiered):
+def test_rows_have_the_same_bits_whatever_is_beside_them(service, released):
     http = service.http(service.add_client())
     together = http.post("/predict", json={"instances": ROWS.tolist()}).json()["predictions"]
     alone = [http.post("/predict", json={"instances": [row]}).json()["predictions"][0] for row in ROWS.tolist()]
@@ -105,77 +89,51 @@ def test_rows_have_the_same_bits_whatever_is_beside_them(service, tiered):
 
     assert together == alone
     assert together[:20] == half
-    assert together == tiered.at("coarse").probabilities(ROWS).tolist()
+    assert together == released.probabilities(ROWS).tolist()
 
 
-def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
-    ann, bob = (service.http(service.add_client(name)) for name in ("ann", "bob"))
-    coarse, fine = (picorho_of(tiered.certificate, tier) for tier in ("coarse", "fine"))
+def test_a_client_sees_the_price_before_it_pays_and_what_it_has_paid(service, released):
+    http, price = service.http(service.add_client()), released.certificate.price.picorho
+    assert http.get("/budget").json()["model"] == {"paid": False, "cost": to_rho(price), "admitted": True}
+    quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
+    assert (quote["cost"], quote["admitted"]) == (to_rho(price), True)
+    assert service.spent() == 0
 
-    quote = ann.post("/predict?dry_run=true&tier=fine", json={"instances": [ROW]}).json()["quote"]
-    assert (quote["cost"], quote["tier"], quote["admitted"]) == (to_rho(fine), "fine", True)
-    assert service.spent("ann") == 0
-
-    answers = [ann.post("/predict", json={"instances": [ROW]}).json()]
-    assert (answers[0]["receipt"]["tier"], service.spent("ann")) == ("coarse", coarse)
-    quote = ann.post("/predict?dry_run=true", json={"instances": [ROW], "tier": "fine"}).json()["quote"]
-    assert quote["cost"] == pytest.approx(to_rho(fine - coarse))
-    answers.append(ann.post("/predict?tier=fine", json={"instances": [ROW]}).json())
-    assert (answers[1]["receipt"]["charged"], service.spent("ann")) == (to_rho(fine - coarse), fine)
-    # From now on the finest that it holds answers, unless it asks for another.
-    answers.append(ann.post("/predict", json={"instances": [ROW]}).json())
-    answers.append(ann.post("/predict", json={"instances": [ROW], "tier": "coarse"}).json())
-    assert [answer["receipt"]["tier"] for answer in answers] == ["coarse", "fine", "fine", "coarse"]
-    assert answers[0]["predictions"] == answers[3]["predictions"] != answers[1]["predictions"]
-    assert answers[1]["predictions"] == answers[2]["predictions"]
-
-    bob.post("/predict", json={"instances": [ROW], "tier": "middle"})
-    middle = picorho_of(tiered.certificate, "middle")
-    assert bob.get("/budget").json()["tiers"] == [
-        {"name": "coarse", "held": True, "cost": 0, "admitted": True},
-        {"name": "middle", "held": True, "cost": 0, "admitted": True},
-        {"name": "fine", "held": False, "cost": to_rho(fine - middle), "admitted": True},
-    ]
-    assert lineage_spent(service) == fine
+    assert http.post("/predict", json={"instances": [ROW]}).json()["receipt"]["charged"] == to_rho(price)
+    assert http.get("/budget").json()["model"] == {"paid": True, "cost": 0, "admitted": True}
+    assert http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["cost"] == 0
     assert service.call(verify(service.ledger, service.predictor.lineage)).findings == ()
-    receipts = ann.get("/budget/receipts").json()["receipts"]
-    assert [receipt["mechanism"] for receipt in receipts] == ["weights/coarse", "weights/fine", "weights/fine"]
+    assert [receipt["mechanism"] for receipt in http.get("/budget/receipts").json()["receipts"]] == ["weights"]
 
 
-def test_the_owner_sees_what_a_client_holds_and_may_buy_next(service, tiered):
-    least, most = (to_rho(picorho_of(tiered.certificate, tier)) for tier in ("coarse", "fine"))
-    middle = to_rho(picorho_of(tiered.certificate, "middle"))
+def test_the_owner_sees_what_a_client_has_paid_for_and_may_buy(service, released):
+    price = released.certificate.price.picorho
 
     def standing(client):
         account = service.call(service.ledger.client(service.predictor.lineage, client))
         found = service.call(service.predictor.standing(account))
-        return found.held, found.next_tier, found.next_cost / 1e12, found.admitted
+        return found.paid, found.cost, found.admitted
 
-    clients = {
-        name: service.http(service.add_client(name, rho=rho)) for name, rho in (("ann", 1.0), ("bob", least / 2))
-    }
-    assert standing("ann") == (None, "coarse", pytest.approx(least), True)
-    assert standing("bob") == (None, "coarse", pytest.approx(least), False)
-    for tier, following in (("coarse", ("middle", middle - least)), ("middle", ("fine", most - middle))):
-        clients["ann"].post("/predict", json={"instances": [ROW], "tier": tier})
-        assert standing("ann") == (tier, following[0], pytest.approx(following[1]), True)
-    clients["ann"].post("/predict", json={"instances": [ROW], "tier": "fine"})
-    assert standing("ann") == ("fine", None, 0.0, False)
+    ann = service.http(service.add_client("ann", rho=1.0))
+    service.add_client("bob", rho=to_rho(price) / 2)
+    assert standing("ann") == (False, price, True)
+    assert standing("bob") == (False, price, False)
+    ann.post("/predict", json={"instances": [ROW]})
+    assert standing("ann") == (True, None, False)
     service.call(service.ledger.revoke(service.predictor.lineage, "bob"))
-    assert standing("bob") == (None, None, 0.0, False)
+    assert standing("bob") == (False, None, False)
 
 
-def test_the_prices_are_public(service, tiered):
+def test_the_price_is_public(service, released):
     model = service.http().get("/models/colours").json()
 
-    assert [tier["name"] for tier in model["tiers"]] == list(PRICES)
-    assert model["tiers"][2]["rho"] == to_rho(picorho_of(tiered.certificate, "fine"))
+    assert model["price"]["rho"] == to_rho(released.certificate.price.picorho)
     assert model["price_per_row"] == {"rho": 0, "epsilon": 0, "losses": ""}
     assert not {"lineage", "weights_sha256", "created"} & set(model)
 
 
 def test_what_canaries_of_the_run_show_is_public_and_their_coins_are_not(start, head):
-    model = release_weights(head, {"full": 10**11}, "colours-lineage", SystemRandomness(), None, 100)
+    model = release_weights(head, PRICE, "colours-lineage", SystemRandomness(), None, 100)
     shown = start.release(model).http().get("/models/colours").json()["canaries"]
     assert shown == model.certificate.canaries.model_dump()
     assert not {"coins", "nonce", "released"} & set(shown)
@@ -188,77 +146,45 @@ def test_cuts_at_the_records_quantiles_are_shown_to_nobody_before_they_are_paid_
     records = Records(generator.uniform(size=(90, 4)), np.arange(90) % 3, declaration, ())
     cut = cut_at_quantiles(Quantiles(**bounds, bias=0.0), records, 10**10, 10**11, SystemRandomness())
     head = train_head(records, Recipe("colours", cut, 1.0), "colours-lineage")
-    service = start.release(release_weights(head, {"full": 10**11}, "colours-lineage", SystemRandomness()))
+    service = start.release(release_weights(head, PRICE, "colours-lineage", SystemRandomness()))
     model = service.http().get("/models/colours").json()
     released = model["feature_map"]["released"]
     assert set(released) == {"mu", "cells", "levels", "law"}
-    assert model["tiers"][0]["rho"] == pytest.approx(0.11)
+    assert model["price"]["rho"] == pytest.approx(0.11)
     assert service.http(service.add_client()).post("/predict", json={"instances": [ROW]}).status_code == 200
 
 
-def test_a_tier_that_a_client_cannot_pay_is_refused_and_what_it_holds_goes_on(service, tiered):
-    coarse = picorho_of(tiered.certificate, "coarse")
-    http = service.http(service.add_client(rho=to_rho(coarse)))
-    http.post("/predict", json={"instances": [ROW]})
-
-    refused = http.post("/predict", json={"instances": [ROW], "tier": "middle"})
-
-    body = problem(refused, 403, "budget-exhausted")
-    assert (body["scope"], body["remaining"]) == ("client", 0)
+def test_a_model_that_a_client_cannot_pay_for_is_refused(service, released):
+    price = released.certificate.price.picorho
+    poor = service.http(service.add_client("poor", rho=to_rho(price - 1)))
+    assert poor.get("/budget").json()["queries_left"] == 0
+    body = problem(poor.post("/predict", json={"instances": [ROW]}), 403, "budget-exhausted")
+    assert (body["scope"], body["remaining"]) == ("client", pytest.approx(to_rho(price)))
+    http = service.http(service.add_client(rho=to_rho(price)))
+    assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
     assert http.get("/budget").json()["queries_left"] is None
-    poor = service.http(service.add_client("poor", rho=to_rho(coarse - 1)))
-    assert poor.get("/budget").json()["queries_left"] == 0
 
 
 def test_idempotency_keys_mean_what_they_mean_elsewhere(service):
     http = service.http(service.add_client())
     headers = {"Idempotency-Key": "one"}
     first = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
-    http.post("/predict", json={"instances": [ROW], "tier": "fine"})
     spent = service.spent()
 
     again = http.post("/predict", json={"instances": [ROW]}, headers=headers).json()
 
-    assert again["receipt"]["tier"] == "fine", "the finest that is held by now, for nothing"
     assert service.spent() == spent
     assert (again["receipt"]["id"], again["receipt"]["charged"]) == (first["receipt"]["id"], 0)
-    other = http.post("/predict", json={"instances": [ROW], "tier": "coarse"}, headers=headers)
+    other = http.post("/predict", json={"instances": [ROW, ROW]}, headers=headers)
     problem(other, 422, "idempotency-conflict")
-    problem(http.post("/predict?tier=coarse", json={"instances": [ROW]}, headers=headers), 422, "idempotency-conflict")
 
 
-def test_tiers_that_there_are_not_are_refused(service, start, head):
-    http = service.http(service.add_client())
-    said = problem(http.post("/predict", json={"instances": [ROW], "tier": "best"}), 422, "unknown-tier")
-    assert "'coarse', 'middle', 'fine'" in said["detail"]
-    both = http.post("/predict?tier=fine", json={"instances": [ROW], "tier": "coarse"})
-    problem(both, 400, "invalid-request")
-    assert service.spent() == 0
-
-    plain = start(head)
-    per_row = plain.http(plain.add_client("carol"))
-    problem(per_row.post("/predict", json={"instances": [ROW], "tier": "fine"}), 422, "unknown-tier")
-    assert plain.spent("carol") == 0
-
-
-def test_openapi_shows_tiers(service):
-    document = service.http().get("/openapi.json").json()
-    operation = document["paths"]["/predict"]["post"]
-
-    assert "tier" in {parameter["name"] for parameter in operation["parameters"]}
-    assert "tier" in document["components"]["schemas"]["PredictRequest"]["properties"]
-
-
-def test_the_client_names_tiers(service, tiered):
+def test_the_client_sees_the_price_and_is_refused_what_it_cannot_pay(service, released):
     with Client(service.url, service.add_client()) as client:
-        assert client.quote(ROWS, tier="middle")["cost"] == to_rho(picorho_of(tiered.certificate, "middle"))
-        fine = client.predict_proba(ROWS, tier="fine")
-        np.testing.assert_array_equal(fine, tiered.at("fine").probabilities(ROWS))
-        np.testing.assert_array_equal(client.predict_proba(ROWS), fine)
-        assert set(client.predict(ROWS[:2], tier="coarse")) <= {"red", "green", "blue"}
-        with pytest.raises(ServiceError, check=lambda error: error.kind.endswith("unknown-tier")):
-            client.predict(ROWS[:1], tier="best")
+        assert client.quote(ROWS)["cost"] == to_rho(released.certificate.price.picorho)
+        np.testing.assert_array_equal(client.predict_proba(ROWS), released.probabilities(ROWS))
+        assert set(client.predict(ROWS[:2])) <= {"red", "green", "blue"}
     with Client(service.url, service.add_client("poor", rho=1e-3)) as client, pytest.raises(BudgetExhausted):
         client.predict(ROWS[:1])
 
@@ -267,17 +193,17 @@ def test_the_client_names_tiers(service, tiered):
     ("budget", "reason"),
     [
         (
-            Budget.from_rho(0.2, 1e-6, "gaussian"),
-            "the tier 'fine' costs rho = 0.3, and the whole budget of the lineage",
+            Budget.from_rho(0.05, 1e-6, "gaussian"),
+            "colours costs rho = 0.1, and the whole budget of the lineage",
         ),
         (Budget.from_rho(1.0, 1e-6, "gaussian"), None),
     ],
 )
-def test_a_tier_finer_than_the_lineages_budget_is_refused_at_start(tmp_path, tiered, budget, reason):
+def test_a_model_dearer_than_the_lineages_budget_is_refused_at_start(tmp_path, released, budget, reason):
     async def check():
         async with Ledger.open(tmp_path / "ledger") as ledger:
             await ledger.open_lineage("colours-lineage", budget, time=0.0)
-            await check_release(ledger, tiered.certificate)
+            await check_release(ledger, released.certificate)
 
     if reason is None:
         asyncio.run(check())
@@ -331,15 +257,11 @@ def test_answers_from_what_is_held_ask_the_ledger_nothing(service):
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_what_one_client_holds_is_not_anothers_nor_another_tiers_nor_another_keys(service):
+def test_what_one_client_has_paid_for_is_not_anothers_nor_another_keys(service):
     ann = service.http(service.add_client("ann"))
     ann.post("/predict", json={"instances": [ROW]})
     other = service.http(service.add_client("bob", rho=1e-6))
     problem(other.post("/predict", json={"instances": [ROW]}), 403, "budget-exhausted")
-    with calls_of(service.ledger) as called:
-        assert ann.post("/predict", json={"instances": [ROW], "tier": "fine"}).json()["receipt"]["charged"] > 0
-        assert called == ["charge"]
-        assert ann.post("/predict", json={"instances": [ROW]}).json()["receipt"]["tier"] == "fine"
 
 
 def test_what_the_ledger_said_is_asked_again_after_a_while(service, monkeypatch):
@@ -348,7 +270,7 @@ def test_what_the_ledger_said_is_asked_again_after_a_while(service, monkeypatch)
     monkeypatch.setattr(pay_once, "SECONDS_HELD", 0.0)
     with calls_of(service.ledger) as called:
         http.post("/predict", json={"instances": [ROW]})
-    assert called == ["quote", "charge"]
+    assert called == ["charge"]
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -367,36 +289,18 @@ def test_an_outage_that_a_charge_meets_ends_all_that_is_remembered(service):
     assert ann.post("/predict", json={"instances": [ROW]}).status_code == 200
 
 
-@pytest.mark.usefixtures("unhurried")
-def test_an_outage_that_a_quote_meets_ends_all_that_is_remembered(service):
-    ann, bob = (service.http(service.add_client(name)) for name in ("ann", "bob"))
-    ann.post("/predict", json={"instances": [ROW]})
-    quote, asked = service.ledger.quote, []
-
-    async def lost(request):
-        asked.append(request.client)
-        raise LedgerUnavailable("gone")
-
-    service.ledger.quote = lost
-    problem(bob.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
-    problem(ann.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
-    assert asked == ["bob", "ann"]
-    service.ledger.quote = quote
-    assert ann.post("/predict", json={"instances": [ROW]}).status_code == 200
-
-
-def test_rows_that_are_computed_together_are_no_more_than_the_owner_allows(start, tiered):
+def test_rows_that_are_computed_together_are_no_more_than_the_owner_allows(start, released):
     def make(ledger):
-        return PayOncePredictor(tiered, ledger, largest_batch=40, max_batch_size=4)
+        return PayOncePredictor(released, ledger, largest_batch=40, max_batch_size=4)
 
-    service = start.start(make, tiered.certificate.lineage, 1.0, "gaussian")
+    service = start.start(make, released.certificate.lineage, 1.0, "gaussian")
     plane = service.predictor
     caller, sizes = Caller("alice", key_digest(service.add_client())), []
-    compute = plane.at("coarse").answers
-    plane._models["coarse"] = SimpleNamespace(answers=lambda X: sizes.append(len(X)) or compute(X))
+    compute = plane.answering.answers
+    plane.answering = SimpleNamespace(answers=lambda X: sizes.append(len(X)) or compute(X))
 
     async def ask():
-        asked = [RowsRequest(plane.check_rows(ROWS[:rows].tolist()), "coarse") for rows in (3, 1, 2, 2, 2, 5)]
+        asked = [RowsRequest(plane.check_rows(ROWS[:rows].tolist())) for rows in (3, 1, 2, 2, 2, 5)]
         return await asyncio.gather(*(plane.predict(caller, request) for request in asked))
 
     answers = service.call(ask())
@@ -424,7 +328,7 @@ def hour(monkeypatch):
 def test_what_is_held_is_confirmed_again_before_it_lapses_and_nobody_waits(service, hour):
     plane = service.predictor
     caller = Caller("alice", key_digest(service.add_client()))
-    request = RowsRequest(plane.check_rows([ROW]), "coarse")
+    request = RowsRequest(plane.check_rows([ROW]))
 
     async def ask_at(*moments):
         for now in moments:
@@ -446,7 +350,7 @@ def test_what_is_held_is_confirmed_again_before_it_lapses_and_nobody_waits(servi
 def test_an_answer_does_not_wait_for_a_confirmation_but_ends_where_it_stays_away(service, hour):
     plane, ledger = service.predictor, service.ledger
     caller = Caller("alice", key_digest(service.add_client()))
-    request = RowsRequest(plane.check_rows([ROW]), "coarse")
+    request = RowsRequest(plane.check_rows([ROW]))
     charge = ledger.charge_batch
 
     async def ask():
@@ -474,7 +378,7 @@ def test_an_answer_does_not_wait_for_a_confirmation_but_ends_where_it_stays_away
 def test_a_confirmation_that_is_refused_ends_what_is_held(service, hour):
     plane = service.predictor
     caller = Caller("alice", key_digest(service.add_client()))
-    request = RowsRequest(plane.check_rows([ROW]), "coarse")
+    request = RowsRequest(plane.check_rows([ROW]))
 
     async def ask():
         await plane.predict(caller, request)
@@ -488,7 +392,7 @@ def test_a_confirmation_that_is_refused_ends_what_is_held(service, hour):
     service.call(ask())
 
 
-def test_requests_for_one_tier_ask_the_ledger_once_and_the_first_has_the_receipt(service):
+def test_requests_of_one_client_ask_the_ledger_once_and_the_first_has_the_receipt(service):
     caller = Caller("alice", key_digest(service.add_client()))
     plane, charge, sizes = service.predictor, service.ledger.charge_batch, []
     X = plane.check_rows([ROW])
@@ -498,7 +402,7 @@ def test_requests_for_one_tier_ask_the_ledger_once_and_the_first_has_the_receipt
         return await charge(requests)
 
     async def ask(*more):
-        requests = [RowsRequest(X, "coarse"), RowsRequest(X, "coarse"), RowsRequest(X, "coarse", *more)]
+        requests = [RowsRequest(X), RowsRequest(X), RowsRequest(X, *more)]
         return await asyncio.gather(*(plane.predict(caller, request) for request in requests))
 
     service.ledger.charge_batch = counted
@@ -518,7 +422,7 @@ def test_a_refusal_reaches_all_who_asked_together(service):
     X = plane.check_rows([ROW])
 
     async def ask():
-        asking = (plane.predict(caller, RowsRequest(X, "coarse")) for _ in range(3))
+        asking = (plane.predict(caller, RowsRequest(X)) for _ in range(3))
         return await asyncio.gather(*asking, return_exceptions=True)
 
     refusals = service.call(ask())
@@ -532,7 +436,7 @@ def test_many_who_ask_at_once_are_asked_about_in_one_call(service):
     X = plane.check_rows([ROW])
 
     async def ask():
-        return await asyncio.gather(*(plane.predict(caller, RowsRequest(X, "coarse")) for _ in range(32)))
+        return await asyncio.gather(*(plane.predict(caller, RowsRequest(X)) for _ in range(32)))
 
     with calls_of(service.ledger) as called:
         answers = service.call(ask())
@@ -542,15 +446,14 @@ def test_many_who_ask_at_once_are_asked_about_in_one_call(service):
 
 def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(service):
     plane = service.predictor
-    tier = plane.tier_names[0]
     caller = Caller("alice", key_digest(service.add_client()))
     X = plane.check_rows([[0.1] * 4])
     with pytest.raises(DeadlinePassed):
-        service.call(plane.predict(caller, RowsRequest(X, tier, deadline=0.0)))
+        service.call(plane.predict(caller, RowsRequest(X, deadline=0.0)))
     assert service.spent() == 0
 
     async def hang_up_and_drain():
-        request = asyncio.create_task(plane.predict(caller, RowsRequest(X, tier)))
+        request = asyncio.create_task(plane.predict(caller, RowsRequest(X)))
         while plane._batcher._running is None:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -560,13 +463,13 @@ def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(s
     service.call(hang_up_and_drain())
     paid = service.spent()
     assert paid > 0
-    assert service.call(plane.predict(caller, RowsRequest(X, tier))).charge.charged == 0
+    assert service.call(plane.predict(caller, RowsRequest(X))).charge.charged == 0
     assert service.spent() == paid
     with pytest.raises(DeadlinePassed):
-        service.call(plane.predict(caller, RowsRequest(X, tier, deadline=0.0)))
+        service.call(plane.predict(caller, RowsRequest(X, deadline=0.0)))
 
 
-def test_a_held_tier_ends_with_the_token_that_it_was_asked_with(service):
+def test_a_model_that_was_paid_for_ends_with_the_token_that_it_was_asked_with(service):
     plane, now = service.predictor, [1000.0]
     plane._clock = lambda: now[0]
     service.add_client()

@@ -175,15 +175,14 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
     choice = certificate.chosen_among
     assert choice.candidates == tuple(values)
     whole, each = whole_picorho("rho:0.5"), [Cost.parse(cost).picorho for cost in choice.costs]
-    assert whole * 0.999 <= certificate.tiers[0].cost.picorho <= whole
+    assert whole * 0.999 <= certificate.price.picorho <= whole
     assert all(share <= whole // len(values) for share in each)
     assert Fraction(choice.scores_mu) ** 2 / 2 <= Cost.parse(certificate.cost).rho
     assert certificate.cost == ",".join(choice.costs)
     assert any("noisy scores" in assumption for assumption in certificate.assumptions)
-    assert len(certificate.tiers) == 1
     if kind == "dpsgd":
         assert certificate.records_declared == 50
-        assert certificate.tiers[0].cost.coins == 2
+        assert certificate.price.coins == 2
 
 
 @pytest.mark.parametrize(
@@ -264,7 +263,6 @@ def test_an_audit_of_the_scores_finds_as_much_as_is_claimed_and_no_more():
         ("weights", "lam", {"1": 1.0}, {"price": "rho:0.1"}, "takes 2 to 16 values"),
         ("weights", "lam", {str(lam): float(lam) for lam in range(1, 18)}, {"price": "rho:1"}, "takes 2 to 16 values"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:0.0005"}, "is too small for 2 candidates"),
-        ("weights", "lam", {"1": 1.0, "2": 2.0}, {"tier": ["a=rho:1"]}, "candidates share `price` equally"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {}, "is needed: what all candidates cost"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:1", "lam": 3.0}, "is what is chosen"),
         ("weights", "hidden", {"1": [1], "2": [2]}, {"price": "rho:1"}, "among values of `lam`"),

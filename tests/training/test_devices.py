@@ -37,7 +37,7 @@ from training.kinds.loading import computed_by, load_model
 from training.kinds.published.bundle import PublishedNetwork
 from training.kinds.published.train import train_published
 from training.kinds.registry import train_and_save
-from training.pay_once.model import Around, ReleasedModel, TieredModel
+from training.pay_once.model import Around, ReleasedModel
 from training.pay_once.model import rounded as released
 
 SHARED = {"lower": (0.0,) * 4, "upper": (1.0,) * 4, "bias": 0.3}
@@ -54,7 +54,7 @@ METERED = {
 PAY_ONCE = {
     "class-sums": ("class-sums", "fourier", {"price": "rho:0.5"}),
     "class-sums-continued": ("class-sums", "identity", {"price": "rho:4", "records_declared": 2000}),
-    "weights": ("weights", "fourier", {"lam": 1.0, "tier": ["coarse=rho:0.1", "fine=rho:0.3"]}),
+    "weights": ("weights", "fourier", {"lam": 1.0, "price": "rho:0.3"}),
     "dpsgd": ("dpsgd", "fourier", {"price": "rho:0.5", "records_declared": 60, "steps": 5}),
     "dpsgd-network": ("dpsgd", "bins", {"price": "rho:0.5", "records_declared": 60, "steps": 5, "hidden": [12, 9]}),
     "dpsgd-relu": (
@@ -163,28 +163,23 @@ def test_published_networks_answer_alike_with_noise_and_digests(torch_arithmetic
 
 
 @pytest.mark.parametrize("name", PAY_ONCE)
-def test_pay_once_models_answer_alike_at_every_tier(torch_arithmetic, bundles, name):
+def test_pay_once_models_answer_alike(torch_arithmetic, bundles, name):
     model = load_model(bundles / name)
     moved, X = computed_by(model, torch_arithmetic), rows_beside(model.certificate.feature_map)
     assert isinstance(moved, ReleasedModel)
-    pairs = [(model, moved)]
-    if isinstance(model, TieredModel):
-        pairs += [(model.at(tier.name), moved.at(tier.name)) for tier in model.certificate.tiers]
-    for here, device in pairs:
-        assert isinstance(device.arithmetic, TorchArithmetic)
-        for n in (1, 2, 300):
-            (expected, noise), (found, also) = here.answers(X[:n]), device.answers(X[:n])
-            assert found.tobytes() == expected.tobytes()
-            assert repr(also) == repr(noise)
+    assert isinstance(moved.arithmetic, TorchArithmetic)
+    for n in (1, 2, 300):
+        (expected, noise), (found, also) = model.answers(X[:n]), moved.answers(X[:n])
+        assert found.tobytes() == expected.tobytes()
+        assert repr(also) == repr(noise)
 
 
 @pytest.mark.parametrize("name", PAY_ONCE)
 def test_what_is_exported_is_the_same(torch_arithmetic, bundles, name):
     model = load_model(bundles / name)
     moved = computed_by(model, torch_arithmetic)
-    tier = model.certificate.tiers[-1].name
-    assert exported(moved, "onnx", tier).content == exported(model, "onnx", tier).content
-    here, there = (load(exported(each, "safetensors", tier).content) for each in (model, moved))
+    assert exported(moved, "onnx").content == exported(model, "onnx").content
+    here, there = (load(exported(each, "safetensors").content) for each in (model, moved))
     assert {name: (each.dtype, each.tobytes()) for name, each in here.items()} == {
         name: (each.dtype, each.tobytes()) for name, each in there.items()
     }

@@ -155,7 +155,6 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
     "request_",
     [
         Request(name="m", lineage="l", options={"lam": 1.0}, sets=SETS),
-        Request(name="m", lineage="l", kind="weights", options={"lam": 1.0, "tier": {"a": WHOLE}}, sets=SETS),
         Request(
             name="m",
             lineage="l",
@@ -168,7 +167,7 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
             name="m", lineage="l", options={"records_declared": 9}, plan=BudgetPlan(budget=WHOLE, queries=3), sets=SETS
         ),
     ],
-    ids=["a head", "tiers", "candidates", "answers paid for one by one"],
+    ids=["a head", "candidates", "answers paid for one by one"],
 )
 def test_a_model_that_can_have_none_says_why(request_, tmp_path):
     with pytest.raises(WrongOption) as refused:

@@ -78,19 +78,6 @@ def test_units_are_protected_as_a_whole(tmp_path):
         assert Cost.parse(certificate.cost).picorho <= WHOLE
 
 
-def test_the_coarsest_tier_pays_for_the_quantiles(tmp_path):
-    request = asked("weights", price=None, tier={"coarse": WHOLE // 2, "fine": WHOLE})
-    request = Request(
-        name="m", lineage="l", kind="weights", features=QUANTILES, options={"lam": 4.0, "tier": request.options["tier"]}
-    )
-    certificate = fit(records(), request, tmp_path / "m", state=tmp_path).certificate
-    coarse, fine = certificate.tiers
-    assert coarse.cost.losses[0].mu == certificate.feature_map.released.mu
-    assert coarse.cost.picorho <= WHOLE // 2
-    assert coarse.cost.picorho + fine.cost.picorho <= WHOLE
-    assert Cost(coarse.cost.losses + fine.cost.losses) == Cost.parse(certificate.cost)
-
-
 @dataclass
 class Paid:
     """A purse that notes what is paid."""

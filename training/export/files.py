@@ -13,11 +13,10 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 @dataclass(frozen=True)
 class Exported:
-    """A file, whole. tier: which precision it holds."""
+    """A file, whole."""
 
     content: bytes
     suffix: str
-    tier: str
 
 
 _FILES: Mapping[Form, tuple[str, str]] = {
@@ -27,18 +26,18 @@ _FILES: Mapping[Form, tuple[str, str]] = {
 """For each form its files' suffix, and the module with the function of the same name: imported where it is wanted."""
 
 
-def exported(model: Any, form: str, tier: str | None = None) -> Exported:
-    """Return the file of a model at a tier.
+def exported(model: Any, form: str) -> Exported:
+    """Return the file of a model.
 
-    Raises NotExportable for a form or a tier that there is not and for a model that is not private itself, and
-    MissingExtra for a form whose library is not installed.
+    Raises NotExportable for a form that there is not and for a model that is not private itself, and MissingExtra for a
+    form whose library is not installed.
     """
     if form not in _FILES:
         raise NotExportable(f"there is no form {form!r} to take a model away in; there are {', '.join(FORMS)}")
     # Imported here: a service should not wait for what few clients ask of it.
     from training.export.classifier import classifier_of
 
-    classifier = classifier_of(model, tier)
+    classifier = classifier_of(model)
     suffix, name = _FILES[cast(Form, form)]
     write = getattr(import_module(f"training.export.{name}"), name)
-    return Exported(write(classifier), suffix, classifier.tier)
+    return Exported(write(classifier), suffix)

@@ -96,7 +96,7 @@ def _model(classifier: Classifier) -> "ModelProto":
         opset_imports=domains,
         ir_version=_IR_VERSION,
         producer_name="dpserve",
-        doc_string=f"{certificate.name}, a private model that was paid for once ({classifier.tier}). Calibration: "
+        doc_string=f"{certificate.name}, a private model that was paid for once. Calibration: "
         f"{said['calibration']}. Values beyond the declared bounds: {said['beyond_bounds']}.",
     )
     helper.set_model_props(model, said)

@@ -243,13 +243,9 @@ class Kind(ABC):
         """Raise TrainingError if answers of this kind cannot have this mechanism's noise."""
         del model, mechanism, accept_unproven  # every mechanism that has a proof suits a kind that has one
 
-    def classifier(self, model: Any, tier: str) -> "Classifier":  # noqa: ARG002 - a kind with an export looks
-        """Return what a pay-once model of one tier computes, for export. A kind without this has no export."""
+    def classifier(self, model: Any) -> "Classifier":
+        """Return what a pay-once model computes, for export. A kind without this has no export."""
         raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
-
-    def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
-        """Return what each tier costs beyond the one before it, in picorho. Raises TrainingError, as without tiers."""
-        raise TrainingError(f"{self.name} has no tiers, and there are {', '.join(prices)}")
 
     def right_rows(self, model: "ReleasedModel", X: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which rows (n, d) with the labels y (n,) a pay-once model answers rightly: (n,).

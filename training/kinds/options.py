@@ -72,7 +72,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class OptionField:
-    """One field of a kind's options. type: `int`, `float`, `str`, `tuple[int, ...]` or a mapping, without None.
+    """One field of a kind's options. type: `int`, `float`, `str`, or `tuple[int, ...]`, without None.
 
     words: all that a string may be, where that is listed. default: `NEEDED` for none.
     """
@@ -92,7 +92,7 @@ class OptionField:
     @property
     def is_several(self) -> bool:
         """Whether a person gives it several times."""
-        return get_origin(self.type) in (tuple, dict, Mapping) or self.type in (dict, Mapping)
+        return get_origin(self.type) is tuple
 
     def value_of(self, given: Any) -> Any:
         """Return what was given as a value of this field. Raises WrongOption, saying what would do."""
@@ -116,11 +116,6 @@ class OptionField:
             if (lengths := self.declared.lengths) is not None and len(given) not in lengths:
                 raise self._wrong(given, f"must be {' or '.join(map(str, lengths))} values")
             return tuple(self._one(each, kind) for each in given)
-        if get_origin(self.type) is not None:
-            if not isinstance(given, Mapping) or not given:
-                raise self._wrong(given, "must be values by name")
-            _, kind = get_args(self.type)
-            return {str(name): self._one(each, kind) for name, each in given.items()}
         return self._one(given, self.type)
 
     def words_of(self, value: Any) -> list[str]:

@@ -1,31 +1,18 @@
 """Declarations of options that several kinds of models share: a kind annotates a field of its own with one of these."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
-from training.errors import TrainingError
 from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.kinds.options import Declared
 from training.pay_once.canaries import LEAST as LEAST_CANARIES
 from training.pay_once.canaries import MOST as MOST_CANARIES
 
 PRICE_FORM = "rho:R, noise-multiplier:M or epsilon:E@DELTA"
-_TIER_FORM = f"NAME=PRICE, where PRICE is {PRICE_FORM}"
-
-
-def tier_prices(words: str | Sequence[str]) -> dict[str, int]:
-    """Return the price of each tier, in picorho, by name, from NAME=PRICE. Raises TrainingError, ValueError."""
-    prices: dict[str, int] = {}
-    for word in [words] if isinstance(words, str) else words:
-        name, equals, price = word.partition("=")
-        if not equals or name in prices:
-            raise TrainingError(f"a tier is written NAME=PRICE, each name once, not {word!r}")
-        prices[name] = whole_picorho(price)
-    return prices
 
 
 def price_words(whole: int) -> str:
@@ -48,17 +35,6 @@ PRICE = Declared(
 """The price of a pay-once model. A person writes a price; the value is in whole picorho."""
 
 Price = Annotated[int, PRICE]
-
-TIERS = Declared(
-    "The price of each precision, from the coarsest to the finest, in place of one price.",
-    unit="picorho",
-    least=1,
-    form=_TIER_FORM,
-    read=tier_prices,
-    write=lambda prices: [f"{name}={price_words(whole)}" for name, whole in prices.items()],
-)
-
-Tiers = Annotated[Mapping[str, int] | None, TIERS]
 
 RECORDS = Declared(
     "About how many records there are, as a number that may be public: not counted.",

@@ -10,7 +10,6 @@ import math
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
@@ -59,14 +58,6 @@ COMMON_ASSUMPTIONS = (
     NO_OTHER_FIGURE,
 )
 """Assumptions of every pay-once model; a subclass adds its own."""
-
-
-@dataclass(frozen=True)
-class Tier:
-    """A precision that a client can hold. `cost` is what it costs beyond the tier before it."""
-
-    name: str
-    cost: Cost
 
 
 MOST_CANDIDATES = 16
@@ -272,12 +263,12 @@ class ReleaseCertificate(ProvenCertificate):
 
     @property
     def drawn(self) -> bytes:
-        """HMAC-SHA256 of the model file's digest under the binding key: what the ledger's ids of its steps stand on.
+        """HMAC-SHA256 of the model file's digest under the binding key: what the ledger's id of it stands on.
 
         With the model id alone, a second release that was given the first one's id would be served for nothing. Under
-        one key two files have one value only if SHA-256 collides. The model file holds the finer tiers too, which some
-        clients have not paid for, and clients see hashes of receipts, in which the steps' ids are. A bare digest would
-        let a client test a guess of what was drawn, though only one of all of it, noise included. HMAC-SHA256 under a
+        one key two files have one value only if SHA-256 collides. Clients see hashes of receipts, in which the
+        question's id is. A bare digest would let a client test a guess of what was drawn, though only one of all of it,
+        noise included. HMAC-SHA256 under a
         key that nobody else has is taken for a pseudorandom function, as `COMMON_ASSUMPTIONS` says: its values say
         nothing about the file.
         """
@@ -318,17 +309,16 @@ class ReleaseCertificate(ProvenCertificate):
         cost = self.whole_cost()
         if self.prediction_sets is not None:
             self.prediction_sets.check(len(self.classes), cost)
-        for tier in self.tiers:
-            sampling_error.check_release_rho(tier.cost.rho)
+        sampling_error.check_release_rho(cost.rho)
         for loss in cost.losses:
             # Each has draws of its own, and the reserve counts them by the least price.
             sampling_error.check_release_rho(loss.rho)
         return {"cost": str(cost)}
 
     @property
-    def tiers(self) -> tuple[Tier, ...]:
-        """The precisions that can be held, the coarsest first; here one, the whole release."""
-        return (Tier("full", Cost.parse(self.cost)),)
+    def price(self) -> Cost:
+        """The cost of it, paid once."""
+        return Cost.parse(self.cost)
 
 
 def check_on_grid(name: str, values: Floats, step: float) -> None:

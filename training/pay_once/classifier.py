@@ -3,13 +3,12 @@
 A row x becomes phi(x) (`training.features.maps`). Some kinds take it around a released centre: phi is scaled to length
 1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense layers
 follow, the calibration being part of the last one, and the softmax of its values. Everything here was released and paid
-for, or is public, so that whoever holds the tier may have it.
+for, or is public, so that whoever has paid for it may have it.
 """
 
 import json
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import takewhile
 from typing import Literal
 
 from accounting.arrays import Floats
@@ -36,12 +35,11 @@ class Classifier:
     """softmax(layers(phi(x))), or of phi(x) around a centre.
 
     layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs, temperatures and the calibration
-    are multiplied and added into them. calibration_mu: what the tier's calibration cost, 0 where there is none.
+    are multiplied and added into them. calibration_mu: what the calibration cost, 0 where there is none.
     centre: (D,), what directions of phi are taken around; None where phi itself goes in.
     """
 
     certificate: ReleaseCertificate
-    tier: str
     tensors: dict[str, Floats]
     layers: tuple[tuple[Floats, Floats], ...]
     calibration_mu: float
@@ -66,14 +64,11 @@ class Classifier:
     @property
     def metadata(self) -> dict[str, str]:
         """Return public metadata of the numbers, by name. `certificate` is the certificate's public part, as JSON."""
-        tiers = self.certificate.tiers
-        before = [each.cost for each in takewhile(lambda each: each.name != self.tier, tiers)]
         calibrated = Cost(losses(self.calibration_mu)) if self.calibration_mu else None
-        price = Cost(tuple(loss for cost in [*before, tiers[len(before)].cost] for loss in cost.losses))
+        price = self.certificate.price
         return {
             "model": self.certificate.name,
             "model_id": self.certificate.model_id,
-            "tier": self.tier,
             "price": str(price),
             "price_rho": f"{float(price.rho):.12g}",
             "calibration": f"in the last layer; it is {calibrated} of the price" if calibrated else "none",

@@ -36,20 +36,6 @@ class ReleasedModel(Protocol):
         ...
 
 
-@runtime_checkable
-class TieredModel(ReleasedModel, Protocol):
-    """A released model of several precisions, `certificate.tiers`. Its own answers are the finest's."""
-
-    def at(self, tier: str) -> ReleasedModel:
-        """Return the model of one tier. Raises KeyError for an unknown name."""
-        ...
-
-
-def model_at(model: ReleasedModel, tier: str) -> ReleasedModel:
-    """Return the model that answers at a tier: the model itself where it has one. Raises KeyError."""
-    return model.at(tier) if isinstance(model, TieredModel) else model
-
-
 _STEP_BITS = 28
 _LEAST_EXPONENT = -400
 SHORTEST = 2.0**-300

@@ -31,7 +31,7 @@ function leftNote(budget, model) {
     const whose = budget.limiting_block === null ? "The budget that all clients share" : `The block ${budget.limiting_block} of the model’s records`;
     said.push(` ${whose} has less left than you, and limits you.`);
   }
-  if (model.tiers) {
+  if (model.price) {
     said.push(
       budget.unlimited
         ? "You have paid for this model: your answers are unlimited, and cost nothing more."

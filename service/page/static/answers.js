@@ -142,9 +142,9 @@ function saidOf(answers, bands, model) {
       `100 answers they hold what the model would say of this class without any.${others} ${OF_MODEL}`
     );
   }
-  return model.tiers
-    ? "The whiskers are the noise, which was drawn once, when the model was trained, and is the same in every answer of a " +
-        `precision: in at least 95 of 100 such models they hold what the model would say without any. ${OF_MODEL}`
+  return model.price
+    ? "The whiskers are the noise, which was drawn once, when the model was trained, and is the same in every answer: " +
+        `in at least 95 of 100 such models they hold what the model would say without any. ${OF_MODEL}`
     : `The whiskers are the noise: in at least 95 of 100 answers they hold what the model would say without any. ${OF_MODEL}`;
 }
 

@@ -104,18 +104,18 @@ export class Account {
   }
 
   /** clip: whether values beyond the bounds are to be drawn back to them; null: as in training. */
-  async quote(instances, tier, clip) {
-    return (await this.#predict("predict?dry_run=true", { instances }, tier, clip, {})).quote;
+  async quote(instances, clip) {
+    return (await this.#predict("predict?dry_run=true", { instances }, clip, {})).quote;
   }
 
   /** coverage: of prediction sets; null for none. clip: as for `quote`. */
-  async predict(instances, tier, name, coverage, clip) {
+  async predict(instances, name, coverage, clip) {
     const path = coverage === null ? "predict" : `predict?coverage=${coverage}`;
-    return this.#predict(path, { instances, intervals: true }, tier, clip, { "Idempotency-Key": name });
+    return this.#predict(path, { instances, intervals: true }, clip, { "Idempotency-Key": name });
   }
 
-  async #predict(path, asked, tier, clip, headers) {
-    const body = { ...asked, ...(tier === null ? {} : { tier }), ...(clip === null ? {} : { clip }) };
+  async #predict(path, asked, clip, headers) {
+    const body = { ...asked, ...(clip === null ? {} : { clip }) };
     return (await ask(`${this.#model}/${path}`, { key: this.#key, method: "POST", body, headers })).content;
   }
 

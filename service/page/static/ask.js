@@ -22,12 +22,7 @@ export function mountAsk(context) {
   const panels = Object.fromEntries(order.map((name) => [name, inputs[name].node]));
   const error = el("p", { class: "error", role: "alert", id: "rows-error" });
   const outcome = el("div", { id: "outcome", class: "answers", tabindex: -1 });
-  const tier = tierChoice(context);
   const clip = el("input", { type: "checkbox", name: "clip", id: "clip", checked: model.clips === true });
-  const spent = async () => {
-    await context.spent();
-    tier?.renew();
-  };
   let chosen = order[0];
   const choose = (name) => {
     chosen = name;
@@ -51,7 +46,7 @@ export function mountAsk(context) {
         return;
       }
       const wish = clip.checked === (model.clips === true) ? null : clip.checked;
-      await quoteAll({ ...context, spent, clip: wish }, read.rows, tier?.node.value ?? null, outcome);
+      await quoteAll({ ...context, clip: wish }, read.rows, outcome);
     },
     { class: "primary" },
   );
@@ -60,14 +55,6 @@ export function mountAsk(context) {
     { class: "body", novalidate: true, "aria-labelledby": "ask-title" },
     segments("input", "How to give the rows", order.map((name) => [name, names[name]]), choose),
     order.map((name) => panels[name]),
-    tier &&
-      el(
-        "div",
-        { class: "choice" },
-        el("label", { class: "label", for: "tier" }, "Precision"),
-        tier.node,
-        el("p", { class: "note" }, "Paid for once, with your first answer at this precision; a finer one costs the difference to what you hold."),
-      ),
     el("label", { class: "choice-line", for: "clip" }, clip, " Draw values beyond the declared bounds back to them"),
     error,
     el("div", { class: "buttons" }, price, el("span", { class: "note" }, "Asking for the price costs nothing.")),
@@ -94,24 +81,6 @@ function segments(name, legend, choices, choose) {
       return el("label", {}, input, el("span", {}, text));
     }),
   );
-}
-
-/** The precisions, the finest that is held chosen; `renew()` says anew what each costs. */
-function tierChoice({ model, budget }) {
-  if (!model.tiers || model.tiers.length < 2) return null;
-  const options = model.tiers.map(({ name }) => el("option", { value: name }));
-  const node = el("select", { name: "tier", id: "tier" }, options);
-  const renew = () => {
-    const now = budget().tiers ?? [];
-    for (const [place, { name, rho }] of model.tiers.entries()) {
-      const mine = now.find((each) => each.name === name);
-      const covered = mine?.admitted === false ? ", not covered" : "";
-      options[place].textContent = `${name}: ${mine?.held ? "held" : `${mine ? budget().currency : "rho"} ${figure(mine?.cost ?? rho)} more, once${covered}`}`;
-    }
-  };
-  renew();
-  node.value = (budget().tiers ?? []).findLast((each) => each.held)?.name ?? model.tiers[0].name;
-  return { node, renew };
 }
 
 const FILL = "Fill in an example from what is declared";
@@ -255,17 +224,17 @@ function textOf(bytes) {
 }
 
 /** Ask what the rows would cost, and offer to pay it. */
-async function quoteAll(context, rows, tier, outcome) {
+async function quoteAll(context, rows, outcome) {
   const { account, model } = context;
   const batches = inBatches(rows, model.largest_batch).map((instances) => ({ instances, name: requestName() }));
   try {
-    for (const batch of batches) batch.quote = await account.quote(batch.instances, tier, context.clip);
+    for (const batch of batches) batch.quote = await account.quote(batch.instances, context.clip);
   } catch (error) {
-    outcome.replaceChildren(refusalPanel(context.refused(error), { again: () => quoteAll(context, rows, tier, outcome) }));
+    outcome.replaceChildren(refusalPanel(context.refused(error), { again: () => quoteAll(context, rows, outcome) }));
     return;
   }
-  const total = totalOf(batches);
-  const asked = () => payAll(context, batches, tier, outcome);
+  const total = totalOf(batches, Boolean(model.price));
+  const asked = () => payAll(context, batches, outcome);
   const label = total.cost > 0 ? `Ask, and pay ${total.currency} ${figure(total.cost)}` : "Ask, at no cost";
   const covered = total.admitted && total.cost <= context.budget().remaining[total.currency] * (1 + 1e-12);
   outcome.replaceChildren(
@@ -282,38 +251,38 @@ async function quoteAll(context, rows, tier, outcome) {
   announce(`${counted(rows.length, "row")}, ${total.currency} ${figure(total.cost)}${covered ? "" : ", which would be refused"}`);
 }
 
-function totalOf(batches) {
+function totalOf(batches, isPaidOnce) {
   const quotes = batches.map((batch) => batch.quote);
   const sum = (name) => quotes.reduce((total, quote) => total + quote[name], 0);
-  const [{ currency, price_per_row: price, tier, cost: once }] = quotes;
+  const [{ currency, price_per_row: price, cost: once }] = quotes;
   // What is paid for once is paid with the first batch, and each batch was quoted as if it were the first.
-  return { currency, cost: tier ? once : sum("cost"), fresh: sum("new_rows"), price, tier, admitted: quotes.every((quote) => quote.admitted) };
+  return { currency, cost: isPaidOnce ? once : sum("cost"), fresh: sum("new_rows"), price, isPaidOnce, admitted: quotes.every((quote) => quote.admitted) };
 }
 
 function bill(total, budget, rows) {
   const after = Math.max(0, budget.remaining[total.currency] - total.cost);
   const entries = [
     ["rows", whole(rows)],
-    ...(total.tier
-      ? [["precision", total.tier]]
+    ...(total.isPaidOnce
+      ? []
       : [
           ["new to you", whole(total.fresh)],
           ["price of a row", `${total.currency} ${figure(total.price)}`],
         ]),
-    ["costs", total.tier && total.cost > 0 ? `${total.currency} ${figure(total.cost)}, once` : `${total.currency} ${figure(total.cost)}`],
+    ["costs", total.isPaidOnce && total.cost > 0 ? `${total.currency} ${figure(total.cost)}, once` : `${total.currency} ${figure(total.cost)}`],
     ["leaves", `${total.currency} ${figure(after)}`],
   ];
   return el("dl", { class: "bill", id: "quote" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
 /** Pay batch by batch. Each keeps its name, so that asking again after a lost answer is charged once. */
-async function payAll(context, batches, tier, outcome, coverage = context.model.prediction_sets ? USUAL_COVERAGE : null) {
+async function payAll(context, batches, outcome, coverage = context.model.prediction_sets ? USUAL_COVERAGE : null) {
   const { account, model } = context;
   let refused = null;
   for (const batch of batches) {
     if (batch.answer) continue;
     try {
-      batch.answer = await account.predict(batch.instances, tier, batch.name, coverage, context.clip);
+      batch.answer = await account.predict(batch.instances, batch.name, coverage, context.clip);
     } catch (error) {
       refused = error;
       break;
@@ -322,7 +291,7 @@ async function payAll(context, batches, tier, outcome, coverage = context.model.
   const answered = batches.filter((batch) => batch.answer);
   const parts = [];
   if (refused) {
-    const again = refused.passing ? () => payAll(context, batches, tier, outcome, coverage) : null;
+    const again = refused.passing ? () => payAll(context, batches, outcome, coverage) : null;
     parts.push(refusalPanel(context.refused(refused), { again }));
   }
   if (answered.length > 0) {
@@ -332,9 +301,9 @@ async function payAll(context, batches, tier, outcome, coverage = context.model.
     const receipts = answered.map((batch) => batch.answer.receipt);
     const again = (other) => {
       for (const batch of answered) batch.answer = null;
-      return payAll(context, batches, tier, outcome, other);
+      return payAll(context, batches, outcome, other);
     };
-    parts.push(paid(receipts), coverage === null ? "" : coverageChoice(coverage, model, again), host);
+    parts.push(paid(receipts, Boolean(model.price)), coverage === null ? "" : coverageChoice(coverage, model, again), host);
     announce(saidOf(answers, receipts, model));
   }
   outcome.replaceChildren(...parts);
@@ -383,13 +352,13 @@ function answersOf(batches) {
   );
 }
 
-function paid(receipts) {
+function paid(receipts, isPaidOnce) {
   const sum = (name) => receipts.reduce((total, receipt) => total + receipt[name], 0);
   const ids = receipts.map((receipt) => receipt.id).filter((id) => id !== null);
   const entries = [
     ["paid", `${receipts[0].currency} ${figure(sum("charged"))}`],
-    ...(receipts[0].tier
-      ? [["precision", receipts[0].tier]]
+    ...(isPaidOnce
+      ? []
       : [
           ["for new rows", whole(sum("charged_rows"))],
           ["replayed at no cost", whole(sum("replayed_rows"))],

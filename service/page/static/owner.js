@@ -175,16 +175,14 @@ function spentOf({ currency, limit, spent }) {
 const amount = ({ epsilon, rho }) => `epsilon ${figureUp(epsilon)}${rho === null ? "" : ` (rho ${figure(rho)})`}`;
 
 /** What a client has of a model, and what it may still buy of it. */
-function standing({ model, held, next, answers_left: left }) {
+function standing({ model, paid, price, answers_left: left }) {
   if (left !== null) return el("span", { class: "standing" }, el("span", { class: left ? "tag" : "tag warn" }, model), ` ${counted(left, "answer")} left`);
-  const tier = next === null || held === null ? "" : ` ${held}`;
-  const has = held === null ? "" : ` held${tier}`;
-  const more = next === null ? "" : `${held === null ? "" : ";"} ${held === null ? "" : `${next.tier} `}${next.admitted ? "for" : "not covered:"} ${amount(next.cost)}${held === null ? "" : " more"}`;
-  return el("span", { class: "standing" }, el("span", { class: held === null ? "tag quiet" : "tag good" }, model), has, more);
+  const has = paid ? " paid for" : price === null ? "" : ` ${price.admitted ? "for" : "not covered:"} ${amount(price.cost)}`;
+  return el("span", { class: "standing" }, el("span", { class: paid ? "tag good" : "tag quiet" }, model), has);
 }
 
-/** Whether nothing that is served can be bought, and nothing is held. */
-const isIdle = ({ models }) => models.length > 0 && models.every(({ held, next, answers_left: left }) => held === null && !next?.admitted && !left);
+/** Whether nothing that is served can be bought, and nothing is paid for. */
+const isIdle = ({ models }) => models.length > 0 && models.every(({ paid, price, answers_left: left }) => !paid && !price?.admitted && !left);
 
 /** The name that people know, and the id in small letters where that is another. */
 const called = (label, id, display) => (display ? [label, el("span", { class: "note method" }, id)] : label);

@@ -37,7 +37,7 @@ def digest_of(lineage: str, name: str) -> bytes:
 
 
 def hold(lineage: str, digest: bytes) -> HoldRequest:
-    return HoldRequest(lineage, "ann", "model", bytes(32), "weights/only", (COST,), 5.0, key_digest=digest)
+    return HoldRequest(lineage, "ann", "model", bytes(32), "weights", COST, 5.0, key_digest=digest)
 
 
 async def test_an_expired_key_opens_nothing(ledger: Ledger, lineage: str) -> None:

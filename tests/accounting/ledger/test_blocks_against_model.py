@@ -73,12 +73,12 @@ class ExactAccount:
 
 @dataclass(frozen=True)
 class ExactLine:
-    """Questions at one cost, of a model of these blocks. is_step: of a model that is paid for once."""
+    """Questions at one cost, of a model of these blocks. is_model: of a model that is paid for once."""
 
     questions: tuple[bytes, ...]
     cost: Cost
     blocks: tuple[str, ...]
-    is_step: bool
+    is_model: bool
 
 
 NewQuestions = tuple[ExactLine, list[set[bytes]]]
@@ -94,9 +94,9 @@ def _new_to(chain: Sequence[ExactAccount], lines: Sequence[ExactLine]) -> Iterat
 
 
 def _cost(pairs: Iterable[NewQuestions], place: int) -> int:
-    # By what is new to the client, whose refusal must not tell what others asked; of a pay-once model's steps, by what
-    # is new to the account itself.
-    return sum(price(line.cost) * len(each[place if line.is_step else 0]) for line, each in pairs)
+    # By what is new to the client, whose refusal must not tell what others asked; of a pay-once model, by what is
+    # new to the account itself.
+    return sum(price(line.cost) * len(each[place if line.is_model else 0]) for line, each in pairs)
 
 
 @dataclass
@@ -141,8 +141,8 @@ class ExactLedger:
 def lines_of(request: ChargeRequest | HoldRequest) -> list[ExactLine]:
     """A request's lines, by what it was made of."""
     if isinstance(request, ChargeRequest):
-        return [ExactLine(request.questions, request.cost, request.blocks, is_step=False)]
-    return [ExactLine(line.questions, line.terms.cost, request.blocks, is_step=True) for line in request.lines]
+        return [ExactLine(request.questions, request.cost, request.blocks, is_model=False)]
+    return [ExactLine(request.line.questions, request.cost, request.blocks, is_model=True)]
 
 
 class BlocksAgainstModel(RuleBasedStateMachine):
@@ -212,14 +212,14 @@ class BlocksAgainstModel(RuleBasedStateMachine):
     def request(self, client: str, model: str, asked: list[str], cost: Cost) -> ChargeRequest:
         return asking(self.lineage, client, *asked, cost=cost, model=model, blocks=self.blocks_of[model])
 
-    def holding(self, client: str, model: str, steps: Sequence[Cost]) -> HoldRequest:
+    def holding(self, client: str, model: str, cost: Cost) -> HoldRequest:
         return HoldRequest(
             self.lineage,
             client,
             model,
             model.encode().ljust(32),
-            "tier",
-            tuple(steps),
+            "weights",
+            cost,
             1.5,
             None,
             b"",
@@ -256,10 +256,10 @@ class BlocksAgainstModel(RuleBasedStateMachine):
         service=services,
         client=st.sampled_from(["", *CLIENTS]),
         model=st.sampled_from(MODELS),
-        steps=st.lists(costs, min_size=1, max_size=2),
+        cost=costs,
     )
-    def hold(self, service: int, client: str, model: str, steps: list[Cost]) -> None:
-        self.charge_alone(service, self.holding(client, model, steps))
+    def hold(self, service: int, client: str, model: str, cost: Cost) -> None:
+        self.charge_alone(service, self.holding(client, model, cost))
 
     @rule(
         service=services,

@@ -20,8 +20,8 @@ HOLDS_TWO = 2.5 / 2**29
 """A delta whose share holds two coins, and half of a third."""
 
 
-def wish(lineage: str, client: str, model: str, *steps: Cost) -> HoldRequest:
-    return HoldRequest(lineage, client, model, DRAWN, "dpsgd", steps or (COIN,), 1.0)
+def wish(lineage: str, client: str, model: str, cost: Cost = COIN) -> HoldRequest:
+    return HoldRequest(lineage, client, model, DRAWN, "dpsgd", cost, 1.0)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(4, 1e-6), (8, 1e-6), (1, 1e-7)])
@@ -61,12 +61,12 @@ async def test_a_lineage_counts_a_coin_once_whoever_else_holds_it(ledger: Ledger
     assert refused.value.scope == "lineage"
 
 
-async def test_the_coins_of_all_steps_of_a_wish_count(ledger: Ledger, lineage: str) -> None:
+async def test_all_coins_of_a_model_count(ledger: Ledger, lineage: str) -> None:
     few = Budget.from_rho(4, HOLDS_TWO, "gaussian")
     await open_accounts(ledger, lineage, few, ann=few)
-    both = Cost((*COIN.losses, *COIN.losses))
+    both = Cost(2 * COIN.losses)
     with pytest.raises(CoinsExhausted):
-        await ledger.charge(wish(lineage, "ann", "m", both, COIN))
+        await ledger.charge(wish(lineage, "ann", "m", Cost(3 * COIN.losses)))
     assert (await ledger.client(lineage, "ann")).spent == 0
     await ledger.charge(wish(lineage, "ann", "m", both))
     assert (await ledger.lineage(lineage)).coins_spent == 2

@@ -75,7 +75,7 @@ async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> 
         await open_accounts(ledger, lineage, releases(9), ann=releases(5), bob=releases(5))
         await ledger.charge(asking(lineage, "ann", "1", "2"))
         await ledger.charge(asking(lineage, "bob", "2"))
-        await ledger.charge(HoldRequest(lineage, "ann", "m", bytes(32), "weights/1", (COST,), 1e12))
+        await ledger.charge(HoldRequest(lineage, "ann", "m", bytes(32), "weights", COST, 1e12))
         rows = await _rows(ledger, lineage, "csv")
         described = await _rows(ledger, lineage, "jsonl")
     assert tuple(rows[0]) == COLUMNS

@@ -115,11 +115,11 @@ async def test_a_group_accepts_what_its_owner_said(ledger: Ledger, lineage: str)
     await ledger.charge(asking(lineage, "dee", "1"))
 
 
-async def test_a_group_that_paid_for_a_tier_does_not_refuse_its_next_member(ledger: Ledger, lineage: str) -> None:
+async def test_a_group_that_paid_for_a_model_does_not_refuse_its_next_member(ledger: Ledger, lineage: str) -> None:
     await _open(ledger, lineage, team=1, whole=1)
 
     def hold(client: str) -> HoldRequest:
-        return HoldRequest(lineage, client, "m", bytes(32), "weights/1", (COST,), 1.0)
+        return HoldRequest(lineage, client, "m", bytes(32), "weights", COST, 1.0)
 
     assert [(await ledger.charge(hold(client))).charged for client in ("ann", "bob", "ann")] == [PRICE, PRICE, 0]
     assert await _spent(ledger, lineage) == (1, 0, 1)

@@ -52,14 +52,14 @@ class SharesKind(PayOnceKind):
 
         return load_shares(folder, device)
 
-    def classifier(self, model, tier):
+    def classifier(self, model):
         """Return a layer that ignores phi: its weights are 0, and its biases the logarithms of the shares."""
         import numpy as np
 
         from training.pay_once.classifier import Classifier
 
         layer = np.zeros((model.certificate.feature_map.dimension, len(model.shares))), np.log(model.shares)
-        return Classifier(model.certificate, tier, model.tensors, (layer,), 0.0)
+        return Classifier(model.certificate, model.tensors, (layer,), 0.0)
 
 
 KIND = SharesKind()

@@ -42,7 +42,7 @@ def target_of(kind, feature_map, records, whole=WHOLE):
             return train_class_sums(records, "m", feature_map, whole, "l", Seeded(0), records_declared=len(records))
         case "weights":
             head = train_head(records, Recipe("m", feature_map, 2.0), "l")
-            return release_weights(head, {"full": whole}, "l", Seeded(0), records)
+            return release_weights(head, whole, "l", Seeded(0), records)
     hidden = (5,) if "hidden" in kind else ()
     noise = 9.0 if "more noise" in kind else None
     choices = Choices(records_declared=700, sampling_rate=0.3, steps=8, learning_rate=0.4, hidden=hidden)
@@ -66,7 +66,7 @@ def test_a_shadow_has_the_public_numbers_of_its_target(kind, feature_map):
     for name in shown.keys() - set(OF_ITS_OWN):
         if isinstance(shown[name], float):
             assert of_shadow[name] == pytest.approx(shown[name], rel=1e-6), name
-        elif name not in ("cost", "precisions", "tiers"):
+        elif name != "cost":
             assert of_shadow[name] == shown[name], name
     cost, cost_of_shadow = (float(each.certificate.whole_cost().rho) for each in (target, shadow))
     assert cost_of_shadow == pytest.approx(cost, rel=1e-6)
@@ -110,11 +110,7 @@ def test_own_shadows_tell_members_from_others():
 
 
 def test_what_strangers_cannot_tell_has_no_shadows_of_its_own():
-    tiers = {"coarse": WHOLE // 9, "fine": WHOLE}
     records = some_records(100)
     head = train_head(records, Recipe("m", MAPS["identity"], 2.0), "l")
-    public = release_weights(head, tiers, "l", Seeded(0), records).certificate.shown_to_strangers()
-    assert not isinstance(shadow_setup_of(public, 50).recipe, OwnRecipe)
     assert OwnRecipe(head.certificate.public()).trainer is None
     assert kind_of(head).trainer_alike(head.certificate.public(), MAPS["identity"]) is None
-    assert shadow_setup_of(public, 50).departures

@@ -22,7 +22,7 @@ RHO = 0.125
 
 @pytest.fixture(scope="module")
 def released(head):
-    return release_weights(head, {"only": int(RHO * 10**12)}, "colours-lineage", SeededRandomness(0, ("weights",)))
+    return release_weights(head, int(RHO * 10**12), "colours-lineage", SeededRandomness(0, ("weights",)))
 
 
 def test_a_decision_is_held_against_the_whole_release_however_many_keys_asked(released, candidates):
@@ -85,7 +85,7 @@ def test_a_claim_whose_failures_take_its_delta_is_stated_at_a_larger_one():
 @pytest.mark.parametrize("mu", [0.1, 1.0, 2.83])
 def test_a_bundles_account_pays_for_a_release_with_coins_without_a_stated_budget(mu):
     cost = Cost((ApproximateGaussianLoss(mu, 2.0**-40),))
-    certificate = SimpleNamespace(cost=str(cost), tiers=(SimpleNamespace(cost=cost),))
+    certificate = SimpleNamespace(cost=str(cost), price=cost)
     budget = price_of_release(SimpleNamespace(certificate=certificate), 1e-6)
     state = AccountState.after_releases({cost: 1}, budget)
     assert account_report(state, price=None).spent.rho == pytest.approx(mu**2 / 2)

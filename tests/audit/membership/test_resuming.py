@@ -75,7 +75,7 @@ def test_a_resumed_attack_equals_an_uninterrupted_one(head, candidates, tmp_path
 
 
 def test_a_release_that_answered_before_the_interruption_is_still_paid_for(head, candidates, tmp_path):
-    released = release_weights(head, {"only": 125 * 10**9}, "colours-lineage", SeededRandomness(0, ("weights",)))
+    released = release_weights(head, 125 * 10**9, "colours-lineage", SeededRandomness(0, ("weights",)))
     whole = page([ReleaseEndpoint(released, largest_batch=50)], candidates, None)
     journal = tmp_path / "journal"
     with pytest.raises(Interrupted):

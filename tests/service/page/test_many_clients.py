@@ -45,17 +45,16 @@ def named(head, name, lineage):
 @contextmanager
 def served(starter, head, folder, clients):
     """Give the address of the owner's page, of three models of two lineages and so many clients."""
-    priced = {"coarse": 10**11, "fine": 4 * 10**11}
-    tiers = release_weights(head, priced, head.certificate.lineage, SystemRandomness(), None, 100)
-    tiers = replace(tiers, certificate=tiers.certificate.model_copy(update={"name": "colours-for-good"}))
+    once = release_weights(head, 10**11, head.certificate.lineage, SystemRandomness(), None, 100)
+    once = replace(once, certificate=once.certificate.model_copy(update={"name": "colours-for-good"}))
 
     def more(ledger):
         other = MeteredPredictor(named(head, LONG, LONG), Gaussian(10.0), ledger, largest_batch=50)
-        return [PayOncePredictor(tiers, ledger, largest_batch=50), other]
+        return [PayOncePredictor(once, ledger, largest_batch=50), other]
 
     service = starter(head, more=more)
     ledger, lineage = service.ledger, service.predictor.lineage
-    service.call(hold_together(ledger, [tiers.certificate]))
+    service.call(hold_together(ledger, [once.certificate]))
     for name in (LONG, "of-last-year"):
         service.call(ledger.open_lineage(name, Budget.from_epsilon_delta(3, DELTA, "gaussian"), time=time.time()))
     for month in range(1, 13):

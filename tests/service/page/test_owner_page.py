@@ -424,7 +424,7 @@ def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, s
         service.call(ledger.open_block(lineage, block, Budget.from_rho(rho, 1e-6, "gaussian"), time=1.0))
     cost = Cost((GaussianLoss(0.2),))
     for model, blocks in (("a" * 32, ("2026-09", "2026-10")), ("b" * 32, ("2026-10",))):
-        wish = HoldRequest(lineage, "", model, model.encode(), "class-sums/full", (cost,), 2.0, blocks=blocks)
+        wish = HoldRequest(lineage, "", model, model.encode(), "class-sums", cost, 2.0, blocks=blocks)
         service.call(ledger.charge(wish))
     page = sign_in(tab, url)
     expect(page.locator("#blocks")).to_be_hidden()
@@ -436,9 +436,9 @@ def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, s
     dialog.get_by_role("button", name="Show its clients").click()
     rows = page.locator("#blocks-body tbody tr")
     expect(rows).to_have_count(2)
-    expect(rows.nth(0)).to_contain_text("aaaaaaaa (class-sums/full): rho 0.02")
+    expect(rows.nth(0)).to_contain_text("aaaaaaaa (class-sums): rho 0.02")
     expect(rows.nth(0)).to_contain_text("rho 0.02 of 0.025")
-    expect(rows.nth(1)).to_contain_text("bbbbbbbb (class-sums/full): rho 0.02")
+    expect(rows.nth(1)).to_contain_text("bbbbbbbb (class-sums): rho 0.02")
     expect(rows.nth(1)).to_contain_text("rho 0.46")
     for width, scheme in ((390, "dark"), (1400, "light")):
         page.set_viewport_size({"width": width, "height": 900})

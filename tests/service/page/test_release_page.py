@@ -1,4 +1,4 @@
-"""The client's page before other noise: of what is paid for once, in tiers; of one class and its odds; of one class."""
+"""The client's page before other noise: of what is paid for once; of one class and its odds; of one class."""
 
 import hashlib
 from types import SimpleNamespace
@@ -19,14 +19,14 @@ from training.kinds.weights.model import release_weights
 
 from .test_client_page import lines, paste, violations
 
-PRICES = {"coarse": 10**11, "fine": 4 * 10**11}
+PRICE = 10**11
 LIKELIER = "async (given) => (await import('/page/answers.js')).mostTimesAsLikely(...given)"
 ROWS = np.random.default_rng(2).uniform(size=(60, 4)).round(3).tolist()
 
 
 @pytest.fixture(scope="module")
 def model(head):
-    return release_weights(head, PRICES, "colours-lineage", SystemRandomness(), None, 100)
+    return release_weights(head, PRICE, "colours-lineage", SystemRandomness(), None, 100)
 
 
 @pytest.fixture(scope="module")
@@ -44,79 +44,56 @@ def key(service, client):
     return service.add_client(client)
 
 
-def rho(model, tier):
-    coarse, fine = (to_rho(each.cost.picorho) for each in model.certificate.tiers)
-    return coarse if tier == "coarse" else coarse + fine
-
-
-def options(page):
-    return page.locator("#tier option").all_text_contents()
+def rho(model):
+    return to_rho(model.certificate.price.picorho)
 
 
 def intervals(page):
     return [text.split("\n")[-1] for text in page.locator(".bars .value-text").all_inner_texts()]
 
 
-def test_a_finer_tier_costs_the_difference_and_says_so_before(service, tab, key, client, model):
-    page = tab.sign_in(service.url, key)
-    coarse, fine = rho(model, "coarse"), rho(model, "fine")
+def test_a_model_is_paid_for_once_and_says_so_before(service, tab, key, client, model):
+    page, price = tab.sign_in(service.url, key), rho(model)
     about = page.locator("#about")
     expect(about).to_contain_text(model.certificate.canaries.summary.split(" with ")[0])
-    assert options(page) == [f"coarse: rho {coarse:.4g} more, once", f"fine: rho {fine:.4g} more, once"]
-    expect(page.get_by_label("Precision")).to_have_value("coarse")
+    expect(page.locator("#left-note")).to_contain_text("the first answer pays for it")
     paste(page, lines(ROWS[:1]))
-    expect(page.locator("#quote")).to_contain_text(f"costsrho {coarse:.4g}, once")
+    expect(page.locator("#quote")).to_contain_text(f"costsrho {price:.4g}, once")
     assert service.spent(client) == 0
     assert violations(page) == []
-    tab.shot("tiers-price")
+    tab.shot("once-price")
     page.locator("#pay").click()
-    expect(page.locator("#paid")).to_contain_text(f"paidrho {coarse:.4g}")
-    expect(page.locator("#paid")).to_contain_text("precisioncoarse")
-    expect(page.locator("#tier option").first).to_have_text("coarse: held")
+    expect(page.locator("#paid")).to_contain_text(f"paidrho {price:.4g}")
     expect(page.locator("#answers-left")).to_have_text("unlimited")
     expect(page.locator("#left-note")).to_contain_text("your answers are unlimited")
     expect(page.locator("#plain-words")).not_to_contain_text("refuses")
-    assert options(page)[1] == f"fine: rho {fine - coarse:.4g} more, once"
-    wide = intervals(page)
     expect(page.locator(".bars .band")).to_have_count(3)
     expect(page.locator("#band-note")).to_contain_text("drawn once, when the model was trained")
+    shown = [float(text.split()[0]) for text in page.locator(".bars .value-text").all_inner_texts()]
+    np.testing.assert_allclose(shown, model.probabilities(np.array(ROWS[:1]))[0], atol=6e-4)
+    assert violations(page) == []
+    tab.shot("once-answer")
 
     paste(page, lines(ROWS[:1]))
     expect(page.get_by_role("button", name="Ask, at no cost")).to_be_visible()
-    page.get_by_label("Precision").select_option("fine")
-    expect(page.locator("#quote")).to_have_count(0)  # what was said of another precision is gone
-    page.get_by_role("button", name="See the price").click()
-    page.get_by_role("button", name=f"Ask, and pay rho {fine - coarse:.4g}").click()
-    expect(page.locator("#paid")).to_contain_text(f"paidrho {fine - coarse:.4g}")
-    expect(page.locator("#tier option").last).to_have_text("fine: held")
-    assert to_rho(service.spent(client)) == pytest.approx(fine)
-    shown = [float(text.split()[0]) for text in page.locator(".bars .value-text").all_inner_texts()]
-    np.testing.assert_allclose(shown, model.at("fine").probabilities(np.array(ROWS[:1]))[0], atol=6e-4)
-    assert intervals(page) != wide
-    assert violations(page) == []
-    tab.shot("tiers-answer")
-    page.reload()
-    tab.sign_in(service.url, key)
-    expect(page.get_by_label("Precision")).to_have_value("fine")  # the finest that is held
+    assert to_rho(service.spent(client)) == pytest.approx(price)
 
 
 def test_many_batches_are_paid_for_once(service, tab, key, client, model):
     page = tab.sign_in(service.url, key)
     paste(page, lines(ROWS))
-    expect(page.locator("#quote")).to_contain_text(f"costsrho {rho(model, 'coarse'):.4g}, once")
+    expect(page.locator("#quote")).to_contain_text(f"costsrho {rho(model):.4g}, once")
     page.locator("#pay").click()
     expect(page.locator("#answers tbody tr")).to_have_count(20)
-    expect(page.locator("#paid")).to_contain_text(f"paidrho {rho(model, 'coarse'):.4g}")
-    assert to_rho(service.spent(client)) == pytest.approx(rho(model, "coarse"))
-    tab.shot("tiers-many")
+    expect(page.locator("#paid")).to_contain_text(f"paidrho {rho(model):.4g}")
+    assert to_rho(service.spent(client)) == pytest.approx(rho(model))
+    tab.shot("once-many")
 
 
-def test_a_tier_that_is_not_covered_is_refused_at_no_cost(service, open_tab, client, model):
+def test_a_model_that_is_not_covered_is_refused_at_no_cost(service, open_tab, client, model):
     tab = open_tab(color_scheme="dark", viewport={"width": 390, "height": 800})
     tab.expected.append("403")
-    page = tab.sign_in(service.url, service.add_client(client, rho=rho(model, "coarse") * 1.5))
-    assert options(page)[1].endswith("more, once, not covered")
-    page.get_by_label("Precision").select_option("fine")
+    page = tab.sign_in(service.url, service.add_client(client, rho=rho(model) * 0.5))
     paste(page, lines(ROWS[:1]))
     expect(page.locator("#outcome .notice")).to_contain_text("it would be refused")
     page.locator("#pay").click()
@@ -124,7 +101,7 @@ def test_a_tier_that_is_not_covered_is_refused_at_no_cost(service, open_tab, cli
     assert service.spent(client) == 0
     assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert violations(page) == []
-    tab.shot("tiers-refused-dark-small")
+    tab.shot("once-refused-dark-small")
 
 
 def test_of_one_class_and_its_odds_the_band_is_around_that_class(start, head, tab, client):

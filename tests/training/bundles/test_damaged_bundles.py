@@ -24,7 +24,7 @@ from training.regular_files import read_regular
 
 KINDS = {
     "head": (None, {"lam": 1.0}),
-    "weights": ("weights", {"lam": 1.0, "tier": ["coarse=rho:0.1", "fine=rho:0.3"]}),
+    "weights": ("weights", {"lam": 1.0, "price": "rho:0.3"}),
     "class-sums": ("class-sums", {"price": "rho:0.5", "records_declared": 60}),
 }
 HOSTILE = [1e308, -1e308, 1e-320, 0, -1, 0.5, 2**31, 2**62, 10**30, "", "x" * 1000, None, True, [], {}, [[]]]
@@ -114,7 +114,7 @@ def test_any_bytes_in_a_bundle_load_or_are_refused(bundles, tmp_path_factory, ki
         "[" * 100_000,
         '{"release": ' * 100_000,
         '{"format_version": ' + "9" * 100_000 + "}",
-        '{"format_version": 2, "status": "proven", "release": "weights", "precisions": ' + "[" * 100_000,
+        '{"format_version": 2, "status": "proven", "release": "weights", "canaries": ' + "[" * 100_000,
         "\0" * 100_000,
         "null",
         '"head"',
@@ -172,9 +172,9 @@ def test_a_certificate_of_many_columns_loads_and_its_wrong_values_are_not_gather
         assert refused.value.error_count() < 4
 
 
-def test_a_tier_whose_price_overflows_is_refused(bundle):
+def test_a_price_that_overflows_is_refused(bundle):
     content = json.loads((bundle / CERTIFICATE_FILE).read_text())
-    content["precisions"][1]["mu_beyond"] = 1e308
+    content["weights_mu"] = 1e308
     (bundle / CERTIFICATE_FILE).write_text(json.dumps(content))
     with pytest.raises(BundleError):
         load_model(bundle)

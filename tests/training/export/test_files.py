@@ -73,19 +73,11 @@ def model_of(kind, name, classes):
             return train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
         case "weights":
             head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
-            return release_weights(head, {"coarse": WHOLE // 9, "fine": WHOLE}, "l-of-tests", Seeded(0), records)
+            return release_weights(head, WHOLE, "l-of-tests", Seeded(0), records)
     _, _, activation = kind.partition("-")
     hidden = {"hidden": (7, 6), "activation": activation} if activation else {}
     choices = Choices(records_declared=300, sampling_rate=0.2, steps=10, learning_rate=0.5, **hidden)
     return train_dpsgd(records, DpSgdRecipe("m", feature_map, choices, WHOLE), "l-of-tests", Seeded(0))
-
-
-def tiers_of(model):
-    return [tier.name for tier in model.certificate.tiers]
-
-
-def at(model, tier):
-    return model.at(tier) if hasattr(model, "at") else model
 
 
 @pytest.fixture(scope="module")
@@ -105,20 +97,18 @@ def run_onnx(content, rows):
 @pytest.mark.parametrize(("kind", "name", "classes"), CASES)
 def test_onnx_answers_as_the_model_does(kind, name, classes, rows):
     model = model_of(kind, name, classes)
-    for tier in tiers_of(model):
-        wanted = at(model, tier).probabilities(rows)
-        labels, probabilities = run_onnx(exported(model, "onnx", tier).content, rows)
-        np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=1e-6)
-        assert labels.tolist() == np.array(model.certificate.classes)[wanted.argmax(axis=1)].tolist()
+    wanted = model.probabilities(rows)
+    labels, probabilities = run_onnx(exported(model, "onnx").content, rows)
+    np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=1e-6)
+    assert labels.tolist() == np.array(model.certificate.classes)[wanted.argmax(axis=1)].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_phi_has_the_same_bits_in_onnx(kind, rows):
     """Else a quantised angle could be another one: an error of the feature map, and not of the last places."""
     model = model_of(kind, "fourier", 3)
-    tier = tiers_of(model)[-1]
-    _, probabilities = run_onnx(exported(model, "onnx", tier).content, rows)
-    np.testing.assert_allclose(probabilities, at(model, tier).probabilities(rows), rtol=0, atol=1e-13)
+    _, probabilities = run_onnx(exported(model, "onnx").content, rows)
+    np.testing.assert_allclose(probabilities, model.probabilities(rows), rtol=0, atol=1e-13)
 
 
 def test_every_edge_of_a_bin_falls_where_it_should():
@@ -346,7 +336,7 @@ def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(kind, shape, m
     declaration = Declaration(names, feature_map.lower, feature_map.upper, ("n", "y"))
     records = Records(X, generator.integers(2, size=60), declaration, ())
     head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
-    model = release_weights(head, {"full": WHOLE}, "l-of-tests", Seeded(0), records)
+    model = release_weights(head, WHOLE, "l-of-tests", Seeded(0), records)
     graph = onnx.load_from_string(exported(model, "onnx").content)
     head = [node for node in graph.graph.node if node.op_type == "MatMul"][-1]
     graph.graph.output.append(onnx.helper.make_tensor_value_info(head.input[0], onnx.TensorProto.DOUBLE, None))
@@ -362,7 +352,7 @@ def test_centred_histograms_leave_as_safetensors():
     declaration = Declaration(names, feature_map.lower, feature_map.upper, ("n", "y"))
     records = Records(X, np.arange(20) % 2, declaration, ())
     head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
-    model = release_weights(head, {"full": WHOLE}, "l-of-tests", Seeded(0), records)
+    model = release_weights(head, WHOLE, "l-of-tests", Seeded(0), records)
     with pytest.raises(NotExportable, match="take the model away as safetensors"):
         exported(model, "onnx")
 
@@ -416,13 +406,12 @@ def computed_from(arrays, metadata, rows):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_arrays_give_the_answers_by_their_description(kind, rows, tmp_path):
     model = model_of(kind, "fourier", 3)
-    tier = tiers_of(model)[0]
-    content = exported(model, "safetensors", tier).content
+    content = exported(model, "safetensors").content
     (tmp_path / "m.safetensors").write_bytes(content)
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as opened:
         metadata = opened.metadata()
     found = computed_from(load(content), metadata, rows)
-    np.testing.assert_allclose(found, at(model, tier).probabilities(rows), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-9)
 
 
 def metadata_in(form, content):
@@ -435,14 +424,13 @@ def metadata_in(form, content):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_says_whose_model_it_is_and_what_it_cost(form):
     model = model_of("weights", "identity", 3)
-    coarse, fine = (metadata_in(form, exported(model, form, tier).content) for tier in ("coarse", "fine"))
-    assert fine["model_id"] == model.certificate.model_id
-    assert json.loads(fine["certificate"]) == model.certificate.public()
-    assert json.loads(fine["classes"]) == ["red", "green", "blue"]
-    assert json.loads(fine["feature_names"]) == ["a", "b", "c", "d", "e"]
-    assert Cost.parse(fine["price"]) == Cost.parse(model.certificate.cost)
-    assert Cost.parse(coarse["price"]) == model.certificate.tiers[0].cost
-    assert float(fine["price_rho"]) == pytest.approx(to_rho(WHOLE))
+    said = metadata_in(form, exported(model, form).content)
+    assert said["model_id"] == model.certificate.model_id
+    assert json.loads(said["certificate"]) == model.certificate.public()
+    assert json.loads(said["classes"]) == ["red", "green", "blue"]
+    assert json.loads(said["feature_names"]) == ["a", "b", "c", "d", "e"]
+    assert Cost.parse(said["price"]) == model.certificate.price
+    assert float(said["price_rho"]) == pytest.approx(to_rho(WHOLE))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -450,11 +438,9 @@ def test_a_file_says_whose_model_it_is_and_what_it_cost(form):
 def test_a_file_says_that_its_answers_are_calibrated_and_for_what(kind, form):
     model = model_of(kind, "identity", 3)
     certificate = model.certificate
-    steps = certificate.precisions if kind == "weights" else [certificate]
-    for tier, step in zip(tiers_of(model), steps, strict=True):
-        said = metadata_in(form, exported(model, form, tier).content)["calibration"]
-        assert said == f"in the last layer; it is {GaussianLoss(step.calibration_mu)} of the price"
-        assert step.calibration_mu > 0
+    said = metadata_in(form, exported(model, form).content)["calibration"]
+    assert said == f"in the last layer; it is {GaussianLoss(certificate.calibration_mu)} of the price"
+    assert certificate.calibration_mu > 0
 
 
 @pytest.mark.parametrize("by", ["all", "class"])
@@ -514,20 +500,9 @@ def test_no_secret_is_in_a_file(kind, form, tmp_path):
         certificate.created.isoformat(),
     ]
     hidden = [each.encode() for each in secrets] + [bytes.fromhex(each) for each in secrets[:2]] + [certificate.drawn]
-    for tier in tiers_of(model):
-        content = exported(model, form, tier).content
-        assert certificate.model_id.encode() in content, "what is in it can be found in it"
-        assert [each for each in hidden if each in content] == []
-
-
-def test_a_coarse_tiers_file_holds_no_finer_weights():
-    model = model_of("weights", "identity", 3)
-    for form in FORMS:
-        content = exported(model, form, "coarse").content
-        coarse, fine = model.at("coarse"), model.at("fine")
-        for finer in (model.released[1], fine.weights, fine.calibration.scale * fine.weights):
-            assert not any(number.tobytes() in content for number in finer.ravel())
-        assert any(number.tobytes() in content for number in (coarse.calibration.scale * coarse.weights).ravel())
+    content = exported(model, form).content
+    assert certificate.model_id.encode() in content, "what is in it can be found in it"
+    assert [each for each in hidden if each in content] == []
 
 
 def test_what_is_not_private_is_refused_with_what_to_do():
@@ -537,14 +512,10 @@ def test_what_is_not_private_is_refused_with_what_to_do():
         exported(head, "onnx")
 
 
-def test_tiers_and_forms_that_there_are_not_are_refused():
+def test_a_form_that_there_is_not_is_refused():
     model = model_of("weights", "identity", 3)
-    with pytest.raises(NotExportable, match="several tiers; say which, with `tier`: coarse, fine"):
-        exported(model, "onnx")
-    with pytest.raises(NotExportable, match="no tier 'best'; this model has 'coarse', 'fine'"):
-        exported(model, "onnx", "best")
     with pytest.raises(NotExportable, match=r"no form 'pickle' .*; there are onnx, safetensors"):
-        exported(model, "pickle", "fine")
+        exported(model, "pickle")
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
@@ -557,4 +528,4 @@ def test_every_kind_of_release_has_a_form():
     """A kind that `classifier_of` does not know would be refused, and here it fails."""
     assert set(release_names()) == {model_of(kind, "identity", 3).certificate.release for kind in KINDS}
     for kind in KINDS:
-        classifier.classifier_of(model_of(kind, "identity", 3), tiers_of(model_of(kind, "identity", 3))[0])
+        classifier.classifier_of(model_of(kind, "identity", 3))

@@ -39,8 +39,7 @@ def test_each_number_beyond_its_range_is_refused_by_name(name):
     for field in kind.fields.values():
         below = [end for end in (field.declared.above, field.declared.least) if end is not None]
         for end in below:
-            value = end - 1 if field.declared.read is None or not field.is_several else {"full": end - 1}
-            value = (value,) if field.is_several and field.declared.read is None else value
+            value = (end - 1,) if field.is_several else end - 1
             with pytest.raises(WrongOption) as refused:
                 kind.options.from_given(GIVEN[name] | {field.name: value})
             assert refused.value.field == field.name
@@ -65,8 +64,6 @@ def test_each_number_beyond_its_range_is_refused_by_name(name):
         ("dpsgd", "records_declared", 0),
         ("dpsgd", "price", "epsilon:1"),
         ("dpsgd", "price", "rho:99"),
-        ("weights", "tier", {}),
-        ("weights", "tier", ["coarse"]),
         ("published", "epochs", 0),
         ("class-sums", "width", 3),
     ],
@@ -78,31 +75,15 @@ def test_a_wrong_value_is_refused_by_name(name, field, value):
     assert refused.value.reason is not None
 
 
-def test_a_price_and_tiers_are_read_from_a_persons_words_and_written_as_such():
-    options = kind_named("weights").options
-    made = options.from_given({"lam": 1, "tier": ["coarse=rho:0.01", "fine=rho:0.1"]})
-    assert made.tier == made.tiers == {"coarse": 10**10, "fine": 10**11}
-    assert fields_of(options)["tier"].words_of(made.tier) == ["coarse=rho:0.01", "fine=rho:0.1"]
+def test_a_price_is_read_from_a_persons_words_and_written_as_such():
     whole = kind_named("dpsgd").options.from_given({"price": "rho:0.1", "records_declared": 9})
     assert whole.price == 10**11
     assert fields_of(type(whole))["price"].words_of(whole.price) == ["rho:0.1"]
-    with pytest.raises(WrongOption) as both:
-        options.from_given({"lam": 1, "price": 10**10, "tier": {"fine": 10**10}})
-    assert both.value.field == "tier"
     for words in ("x", "rho:100", "epsilon:1"):
         with pytest.raises(WrongOption) as refused:
-            fields_of(options)["price"].value_of(words)
+            fields_of(type(whole))["price"].value_of(words)
         assert (refused.value.field, refused.value.value) == ("price", words)
         assert str(refused.value).count(", not ") < 2
-
-
-@pytest.mark.parametrize(
-    "tier", [["a=rho:0.1", "b=rho:0.01"], ["a b=rho:0.1"], [f"t{i}=rho:0.{i + 10}" for i in range(17)]]
-)
-def test_tiers_that_cannot_be_had_are_refused_with_the_options(tier):
-    with pytest.raises(WrongOption) as refused:
-        kind_named("weights").options.from_given({"lam": 1, "tier": tier})
-    assert refused.value.field == "tier"
 
 
 def test_choices_of_the_convexified_objective_go_together():

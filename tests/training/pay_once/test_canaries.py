@@ -203,8 +203,7 @@ def trained(kind, words, canaries=200, records=None):
         return made, save_class_sums, load_class_sums
     if kind == "weights":
         head = train_head(records, Recipe("m", feature_map, 8.0), "l")
-        prices = {"coarse": WHOLE // 4, "fine": WHOLE}
-        return release_weights(head, prices, "l", words, records, canaries), save_weights, load_weights
+        return release_weights(head, WHOLE, "l", words, records, canaries), save_weights, load_weights
     size = Network((feature_map.dimension, 3)).size
     recipe = DpSgdRecipe("m", feature_map, by_rule(400, mu_for(WHOLE), size, steps=40), WHOLE)
     return train_dpsgd(records, recipe, "l", words, canaries=canaries), save_dpsgd, load_dpsgd

@@ -116,12 +116,12 @@ class ClassSumsKind(PayOnceKind):
 
         return load_class_sums(folder, device)
 
-    def classifier(self, model: "ClassSums", tier: str) -> "Classifier":
+    def classifier(self, model: "ClassSums") -> "Classifier":
         """Return the calibrated head around the released centre."""
         from training.pay_once.classifier import Classifier, calibrated_layer
 
         head, mu = calibrated_layer(model.weights, model.calibration), model.certificate.calibration_mu
-        return Classifier(model.certificate, tier, model.tensors, (head,), mu, centre=model.mean)
+        return Classifier(model.certificate, model.tensors, (head,), mu, centre=model.mean)
 
 
 KIND = ClassSumsKind()

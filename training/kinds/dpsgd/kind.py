@@ -186,14 +186,14 @@ class DpSgdKind(PayOnceKind):
 
         return load_dpsgd(folder, device)
 
-    def classifier(self, model: "DpSgdModel", tier: str) -> "Classifier":
+    def classifier(self, model: "DpSgdModel") -> "Classifier":
         """Return the calibrated layers around the released centre."""
         from training.pay_once.classifier import Classifier
 
         certificate, mu = model.certificate, model.certificate.calibration_mu
         (weights, biases), *others = model.layers
         layers = ((weights * certificate.input_norm, biases), *others)
-        return Classifier(certificate, tier, model.tensors, layers, mu, certificate.activation, model.centre)
+        return Classifier(certificate, model.tensors, layers, mu, certificate.activation, model.centre)
 
 
 KIND = DpSgdKind()

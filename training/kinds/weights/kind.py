@@ -1,23 +1,20 @@
-"""Released weights: a head's weights with noise drawn once, perhaps in several precisions."""
+"""Released weights: a head's weights with noise drawn once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from accounting.messages import OptionName
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness, SystemRandomness
 from training.bundles.certificate import LambdaChoice
-from training.errors import WrongOption
 from training.features import rules
 from training.features.maps import FeatureMap
 from training.kinds.head.kind import HeadOptions, choose_lambda, convexified_lack, recipe_for
 from training.kinds.kind import Ability, Job, Pay, PayOnceKind, TrainAlike
 from training.kinds.likeness import Likeness, head_likeness, price_of
 from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import CANARIES, LAMBDA_AMONG_VALUES, PLANNED, PRICE, PRICE_FORM, TIERS
-from training.kinds.weights.tiers import tier_steps
+from training.kinds.shared_options import CANARIES, LAMBDA_AMONG_VALUES, PRICE
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
@@ -27,42 +24,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsOptions(HeadOptions):
-    """The options of released weights: those of a head, and a price, or one for each precision."""
+    """The options of released weights: those of a head, and a price."""
 
     lam: Annotated[float, LAMBDA_AMONG_VALUES]
-    price: Annotated[int | None, PRICE] = None
-    tier: Annotated[Mapping[str, int] | None, TIERS] = None
+    price: Annotated[int, PRICE]
     canaries: Annotated[int | None, CANARIES] = None
-
-    def __post_init__(self) -> None:
-        """Raise WrongOption as a head's options do, for both a price and tiers, for neither, and for wrong tiers."""
-        super().__post_init__()
-        if self.price is None and self.tier is None:
-            remedy = f"either one price, or one for each tier, as NAME=PRICE: {PRICE_FORM}, for all answers together"
-            raise WrongOption("price", "is needed", remedy=remedy + PLANNED)
-        if self.price is not None and self.tier is not None:
-            raise WrongOption("tier", "takes the place of " + OptionName("price") + ": leave that out")
-        tier_steps(self.tiers)
-
-    @property
-    def tiers(self) -> dict[str, int]:
-        """The price of each tier, in picorho, by name and from the coarsest to the finest."""
-        return {"full": self.price} if self.price is not None else dict(self.tier or {})
 
 
 class WeightsKind(PayOnceKind):
     """Released weights."""
 
     name = "weights"
-    sentence = "a head's weights with noise drawn once, if asked for in several precisions"
+    sentence = "a head's weights with noise drawn once"
     options = WeightsOptions
     beside_budget = ("canaries",)
     chosen_apart = ("lam",)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
-        """Return what they lack: with the convexified objective, units and choosing, and with tiers, sets."""
-        if ability == "sets" and given.get("tier") is not None:
-            return "go with one price: each of several tiers answers otherwise, and would need counts of its own"
+        """Return what they lack: with the convexified objective, units, choosing and canaries."""
         if ability == "canaries" and given.get("alpha") is not None:
             return "go with the sum of losses: in the convexified objective a canary changes every record's weight"
         return convexified_lack(ability, given) or super().lack(ability, given)
@@ -75,7 +54,7 @@ class WeightsKind(PayOnceKind):
         recipe = recipe_for(job, options)
         with job.progress.minimising(recipe.tolerance) as report:
             head = train_head(job.records, recipe, job.lineage, report)
-        released = release_weights(head, options.tiers, job.lineage, SystemRandomness(), job.records, options.canaries)
+        released = release_weights(head, options.price, job.lineage, SystemRandomness(), job.records, options.canaries)
         return save_weights(job.out, released)
 
     def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
@@ -92,10 +71,6 @@ class WeightsKind(PayOnceKind):
     def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
         """Return the price, and the Lambda that suits it."""
         return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
-
-    def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
-        """Return what each tier costs beyond the one before it, in picorho, its calibration among it."""
-        return tier_steps(prices)
 
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
@@ -116,12 +91,12 @@ class WeightsKind(PayOnceKind):
         return head_likeness(public)
 
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
-        """Return a release of a head's weights; None for several precisions, of which nobody can tell which is held."""
+        """Return a release of a head's weights."""
         from training.kinds.head.recipe import Recipe
         from training.kinds.head.train import train_head
         from training.kinds.weights.model import release_weights
 
-        if (price := price_of(public)) is None or len(public["precisions"]) > 1:
+        if (price := price_of(public)) is None:
             return None
         alike = head_likeness(public)
         assert alike.strong_convexity is not None
@@ -129,7 +104,7 @@ class WeightsKind(PayOnceKind):
 
         def train(records: "Records", randomness: Randomness) -> "ReleasedWeights":
             head = train_head(records, recipe, "alike")
-            return release_weights(head, {"full": price}, "alike", randomness, records)
+            return release_weights(head, price, "alike", randomness, records)
 
         return train
 
@@ -139,13 +114,12 @@ class WeightsKind(PayOnceKind):
 
         return load_weights(folder, device)
 
-    def classifier(self, model: "ReleasedWeights", tier: str) -> "Classifier":
-        """Return the calibrated head of one precision."""
+    def classifier(self, model: "ReleasedWeights") -> "Classifier":
+        """Return the calibrated head."""
         from training.pay_once.classifier import Classifier, calibrated_layer
 
-        mu = model.certificate.precisions[model.level].calibration_mu
         head = calibrated_layer(model.weights, model.calibration)
-        return Classifier(model.certificate, tier, model.tensors, (head,), mu)
+        return Classifier(model.certificate, model.tensors, (head,), model.certificate.calibration_mu)
 
 
 KIND = WeightsKind()

@@ -94,7 +94,7 @@ def test_every_mechanism_answers_from_it(convexified, name):
 
 
 def test_released_weights_have_its_sensitivity_and_are_read_back(convexified, tmp_path):
-    model = release_weights(convexified, {"full": 10**11}, "tests", SystemRandomness(), make_records())
+    model = release_weights(convexified, 10**11, "tests", SystemRandomness(), make_records())
     assert model.certificate.weight_sensitivity == convexified.certificate.weight_sensitivity
     save_weights(tmp_path / "w", model)
     assert load_weights(tmp_path / "w").certificate.convexified == convexified.certificate.convexified
