@@ -14,20 +14,18 @@ from dpserve.commands.command import Options, option
 from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
 from training.block_choice import BlockChoice
 from training.errors import SeveralErrors, TrainingError, WrongOption
-from training.feature_choice import FeatureChoice, choosable_options
+from training.feature_choice import FeatureChoice
 from training.features import rules
 from training.features.maps import FEATURE_MAPS
 from training.features.quantiles import QUANTILE_SHARE
-from training.fit import BudgetPlan, PlanOptions, Request, kind_asked, read_candidates
+from training.fit import BudgetPlan, PlanOptions, Request, kind_asked
 from training.inputs.blocks import BlockDeclaration
 from training.inputs.declared import parse_classes
 from training.inputs.lineage import DIGITS, check_lineage_name
 from training.inputs.records import Records
 from training.inputs.schema import Schema
 from training.kinds.options import OptionField, fields_of
-from training.kinds.registry import option_fields, release_names, takers, trainable_kinds
-from training.kinds.shared_options import PRICE_FORM
-from training.pay_once.certificate import MOST_CANDIDATES
+from training.kinds.registry import option_fields, release_names, takers
 from training.sets_choice import SetsChoice
 
 _Part = TypeVar("_Part")
@@ -35,7 +33,6 @@ _Part = TypeVar("_Part")
 FEATURES = "Features"
 PLANNER = "--budget, in place of --release"
 ENCODER = "--encoder"
-CHOICE = "--choose, in place of an option"
 BLOCKS = "Blocks of records, each with a budget"
 _KINDS = " or ".join(", ".join(("auto", *FEATURE_MAPS)).rsplit(", ", 1))
 
@@ -53,22 +50,7 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
-def _choices(*, apart: bool) -> str:
-    """Return which kinds choose which option. apart: for a price beside the model's, and not as a part of it."""
-    by_options: dict[tuple[str, ...], list[str]] = {}
-    for kind in trainable_kinds().values():
-        if chosen := kind.chosen_apart if apart else choosable_options(kind):
-            named = "a head" if kind.asked_by is None else f"--release {kind.name}"
-            by_options.setdefault(chosen, []).append(named)
-    parts = [
-        f"for {_either(kinds)} {_either([name.replace('_', '-') for name in names])}"
-        for names, kinds in by_options.items()
-    ]
-    text = ", ".join(parts)
-    return text[:1].upper() + text[1:]
-
-
-_MORE = {"records_declared": " Also needed with --budget, and to choose lam."}
+_MORE = {"records_declared": " Also needed with --budget."}
 
 
 def kind_option(name: str) -> tuple[Any, Any]:
@@ -289,7 +271,7 @@ class NewBundle(FileOptions):
 
 
 class CommonOptions(BlockOptions, NewBundle):
-    """The options of `dpserve train` that are no kind of model's own: the feature map, the plan and the choice."""
+    """The options of `dpserve train` that are no kind of model's own: the feature map and the plan."""
 
     features: Any = _of_features(
         "features",
@@ -331,26 +313,6 @@ class CommonOptions(BlockOptions, NewBundle):
         None, "FILE of public rows like yours, to simulate on.", panel=PLANNER, default_text="none, a rule"
     )
 
-    choose: str | None = option(
-        None,
-        "OPTION=V1,V2,...: values to try on a sixth of the records, kept back by a keyed hash. "
-        f"{_choices(apart=True)}, with --records-declared and --choose-price. {_choices(apart=False)}: up to "
-        f"{MOST_CANDIDATES} models share --price, and the best one stays.",
-        panel=CHOICE,
-    )
-    choose_price: str | None = option(
-        None,
-        f"{_choices(apart=True)}: what the choice costs the lineage, beside the model: {PRICE_FORM}.",
-        panel=CHOICE,
-    )
-    choose_budget: str | None = option(
-        None, "E@DELTA: the lineage's budget, where it has no account yet.", panel=CHOICE
-    )
-    choose_ledger: str | None = option(
-        None, options.LEDGER, panel=CHOICE, variable="DPSERVE_LEDGER", default_text=options.LEDGER_DEFAULT
-    )
-    choose_ledger_replicas: int | None = options.REPLICAS(panel=CHOICE, variable="DPSERVE_LEDGER_REPLICAS")
-
     prediction_sets: Any = declared_option(fields_of(SetsChoice)["prediction_sets"], default_text="auto")[1]
 
     encoder: Path | None = option(
@@ -387,9 +349,6 @@ class CommonOptions(BlockOptions, NewBundle):
         """Return what is asked for. public: reads the rows of --public. Raises WrongOption, OSError."""
         if self.budget is None and (self.queries is not None or self.public is not None):
             raise WrongOption("public" if self.queries is None else "queries", "goes with --budget")
-        for name in ("choose_price", "choose_budget"):
-            if self.choose is None and getattr(self, name) is not None:
-                raise WrongOption(name, "goes with --choose")
         options = self.of_kinds()
         plan = None if self.budget is None else BudgetPlan(budget=self.budget, queries=self.queries, public=public)
         return Request(
@@ -400,7 +359,6 @@ class CommonOptions(BlockOptions, NewBundle):
             features=self.feature_choice(),
             encoder=self.encoder_content(),
             plan=plan,
-            candidates=None if self.choose is None else read_candidates(self.choose, self.choose_price),
             sets=SetsChoice.from_given(
                 {} if self.prediction_sets is None else {"prediction_sets": self.prediction_sets}
             ),

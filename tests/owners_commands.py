@@ -21,7 +21,7 @@ ROWS = [f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else
 COLUMNS = ("--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
 BUDGET = ("--epsilon", "6", "--delta", "1e-5")
 
-LEDGER_OPTIONS = {"ledger": "ledger_replicas", "choose_ledger": "choose_ledger_replicas"}
+LEDGER_OPTIONS = {"ledger": "ledger_replicas"}
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -59,9 +59,9 @@ class Owner:
     """Arguments that name the ledger, unless the environment or a file does."""
     ran: set[tuple[str, ...]] = field(default_factory=set)
 
-    def __call__(self, *words: str, choose: bool = False) -> str:
-        """Run one command and return what it printed. choose: whether its options begin with --choose."""
-        done = self._run(words, choose=choose)
+    def __call__(self, *words: str) -> str:
+        """Run one command and return what it printed."""
+        done = self._run(words)
         assert done.exit_code == 0, (words, done.output, done.exception)
         return done.output
 
@@ -75,11 +75,10 @@ class Owner:
         path.write_text("age,income,ok\n" + "".join(ROWS))
         return path
 
-    def _run(self, words: tuple[str, ...], *, choose: bool = False) -> Result:
+    def _run(self, words: tuple[str, ...]) -> Result:
         known = [each for each in ledger_commands() if words[: len(each)] == each]
         self.ran.update(known)
-        more = [f"--choose-{each[2:]}" if choose and each.startswith("--") else each for each in self.more]
-        return CliRunner().invoke(app, [*words, *(more if known else ())])
+        return CliRunner().invoke(app, [*words, *(self.more if known else ())])
 
     def key_id(self, client: str) -> str:
         """The id of a client's only key."""
@@ -98,11 +97,9 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     model, data = str(folder / "model"), str(owner.rows())
     owner(
         *("train", "--data", data, *COLUMNS, "--lineage", "people", "--out", model),
-        *("--release", "dpsgd", "--steps", "2", "--choose", "hidden=0,2", "--records-declared", "120"),
-        *("--price", "rho:0.1", "--choose-budget", "6@1e-5"),
-        choose=True,
+        *("--release", "dpsgd", "--steps", "2", "--records-declared", "120", "--price", "rho:0.1"),
     )
-    owner("lineage", "set-budget", "people", "--epsilon", "7", "--delta", "1e-5", "--yes")
+    owner("lineage", "set-budget", model, "--epsilon", "7", "--delta", "1e-5", "--yes")
     assert "people" in owner("lineage", "list")
     owner("groups", "add", "team", "--epsilon", "5", "--delta", "1e-5")
     owner("groups", "set-budget", "team", "--epsilon", "6", "--delta", "1e-5", "--yes")

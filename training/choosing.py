@@ -1,16 +1,15 @@
-"""A pay-once model chosen among several, by noisy scores on records that were kept back.
+"""A pay-once model chosen among several, by noisy scores on records that were kept back. No option asks for it.
 
-A keyed hash of each record, or of its privacy unit, says whether it validates, one in
-`training.inputs.validating.ONE_IN`, or trains. Each candidate is trained on the others, for an equal share of the
-price. How many records each gets right and wrong is released with Gaussian noise for as much as all the training costs,
-and the candidate with the most right answers is kept, as it was trained; the other models are deleted. A record does
-one or the other, so that the price of both is paid once: `training.pay_once.certificate.ChosenAmong` has the proof.
-
-Right answers and not clipped log losses, which chose no better in seven comparisons on MNIST and Adult
-(docs/releases.md has what a choice is worth).
+A keyed hash of each record, or of its privacy unit, says whether it validates, one in ONE_IN, or trains. Each candidate
+is trained on the others, for an equal share of the price. How many records each gets right and wrong is released with
+Gaussian noise for as much as all the training costs, and the candidate with the most right answers is kept, as it was
+trained; the other models are deleted. A record does one or the other, so that the price of both is paid once:
+`training.pay_once.certificate.ChosenAmong` has the proof.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,24 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import picorho
-from accounting.messages import OptionName, joined
-from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
+from mechanisms.gaussian_vector import LEAST_PRICE, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
 from training.drafts import draft_folder
-from training.errors import TrainingError, WrongOption
-from training.feature_choice import choosable_features, choosable_options
+from training.errors import TrainingError
 from training.inputs.lineage import owner_key
 from training.inputs.records import Records
 from training.inputs.sums import check_count
-from training.inputs.validating import ONE_IN, keyed
 from training.kinds import registry as kinds
 from training.kinds.kind import Job
 from training.kinds.loading import load_model
 from training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
 from training.pay_once.model import ReleasedModel
 
+ONE_IN = 6
+"""One in so many records validates."""
+
 _GRID = 2**28
+_PURPOSE = b"dpserve: which records validate\0"
+_OF_UNIT = b"dpserve: which units validate\0"
 
 
 def with_option(job: Job, option: str, value: Any) -> Job:
@@ -57,11 +58,10 @@ def choose_release(
 
     values: by their texts. randomness: for the scores' noise. pay: charges the lineage for the model, durably, or
     raises; nothing is written or told before. candidate: makes a candidate's job of one with its records and its share
-    of the price; features that it buys for a part of that are in what the candidate costs. Raises WrongOption for an
-    option that is not chosen among so and for a price that is too small for so many candidates, and what `kinds.train`
-    raises.
+    of the price; features that it buys for a part of that are in what the candidate costs. Raises TrainingError for
+    a price that is too small for so many candidates, and what `kinds.train_and_save` raises.
     """
-    share = check(kind, job.options, option, values)
+    share = _share(job.options["price"], len(values))
     check_count(len(job.records))
     training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
     options = {**job.options, "price": share}
@@ -93,43 +93,41 @@ def choose_release(
     return written
 
 
-def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[str, Any]) -> int:
-    """Return what each candidate may cost, in picorho. Raises WrongOption."""
-    choosable = choosable_options(kinds.kind_named(kind))
-    if option not in choosable:
-        if not choosable:
-            raise WrongOption("choose", f"has nothing to choose for {kind}")
-        names = joined(map(OptionName, choosable), ", ")
-        raise WrongOption("choose", f"chooses for {kind} among values of " + names + ", not of " + OptionName(option))
-    if option in options:
-        raise WrongOption(option, "is what is chosen: leave it out")
-    if "step_noise" in options:
-        reason = "does not go with " + OptionName("choose") + ": candidates share " + OptionName("price") + " equally"
-        raise WrongOption("step_noise", reason)
-    if not 2 <= len(values) <= MOST_CANDIDATES:
-        raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
-    if "price" not in options:
-        raise WrongOption("price", "is needed: what all candidates cost together")
-    for value in values.values():
-        kinds.check(kind, options if option in choosable_features() else {**options, option: value})
-    price = options["price"]
-    share = (price if isinstance(price, int) else whole_picorho(price)) // len(values)
+def _share(price: int, candidates: int) -> int:
+    """Return what each candidate may cost, in picorho. Raises TrainingError."""
+    if not 2 <= candidates <= MOST_CANDIDATES:
+        raise TrainingError(f"a choice is among 2 to {MOST_CANDIDATES} candidates, not {candidates}")
+    share = price // candidates
     if share < LEAST_PRICE:
-        raise WrongOption(
-            "price",
-            f"is too small for {len(values)} candidates: each has an equal share, and costs at least rho = "
-            f"{LEAST_PRICE / picorho.PICORHO_PER_RHO:g}",
+        raise TrainingError(
+            f"the price is too small for {candidates} candidates: each has an equal share, and costs at least rho = "
+            f"{LEAST_PRICE / picorho.PICORHO_PER_RHO:g}"
         )
     return share
+
+
+def keyed(records: Records, key: bytes) -> Iterator[bytes]:
+    """Yield a keyed hash of each record alone, or of its privacy unit's name. key: the owner's secret.
+
+    A record is its features and its label as 64-bit numbers. Raises TrainingError for units without names.
+    """
+    if records.units is None:
+        for row, label in zip(records.X, records.y, strict=True):
+            # 0.0 and -0.0 are the same number.
+            content = (row + 0.0).astype("<f8").tobytes() + int(label).to_bytes(8, "little")
+            yield hmac.digest(key, _PURPOSE + content, hashlib.sha256)
+        return
+    if records.units.names is None:
+        raise TrainingError("the units have no names, which say whether they validate")
+    of_unit = [hmac.digest(key, _OF_UNIT + name.tobytes(), hashlib.sha256) for name in records.units.names]
+    yield from (of_unit[unit] for unit in records.units.of)
 
 
 def parted(records: Records, key: bytes) -> tuple[Records, Records]:
     """Return the records that train, and those that validate: each by its own hash, or its unit's."""
     validates = np.array([int.from_bytes(each[:8], "little") % ONE_IN == 0 for each in keyed(records, key)], dtype=bool)
     if validates.all():
-        raise TrainingError(
-            "there are too few records to choose by: none is left to train on. Train without " + OptionName("choose")
-        )
+        raise TrainingError("there are too few records to choose by: none is left to train on")
     return records.taken(~validates), records.taken(validates)
 
 
@@ -138,13 +136,13 @@ def score(model: ReleasedModel, records: Records) -> int:
 
     Each row is asked in an array of its own: its term does not depend on the records beside it.
     """
-    total, kind = 0, kinds.kind_of(model)
+    total = 0
     weights: Sequence[float] | NDArray[np.float64] = (
         np.ones(len(records)) if records.weights is None else records.weights
     )
     for index in range(len(records)):
         row = slice(index, index + 1)
         step = int(weights[index] * _GRID)
-        (is_right,) = kind.right_rows(model, records.X[row].copy(), records.y[row])
-        total += step if is_right else -step
+        answers, _ = model.answers(records.X[row].copy())
+        total += step if answers.argmax() == records.y[index] else -step
     return total

@@ -1,7 +1,7 @@
 """The choice of a public feature map: declared options, and the map that they make for declared records."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,8 +19,7 @@ from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Four
 from training.features.quantiles import QUANTILE_SHARE
 from training.inputs.columns import usual_norm
 from training.inputs.records import Declaration
-from training.kinds.kind import Kind
-from training.kinds.options import Declared, OptionField, Options, fields_of
+from training.kinds.options import Declared, Options, fields_of
 
 ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
@@ -62,9 +61,7 @@ class FeatureChoice(Options):
     encoder: the content of an ONNX file whose first output is the features, in place of another map.
     """
 
-    features: Annotated[Name, Declared("The public feature map; auto follows public rules.", chosen_by_score=True)] = (
-        "auto"
-    )
+    features: Annotated[Name, Declared("The public feature map; auto follows public rules.")] = "auto"
     image_shape: Annotated[
         tuple[int, ...] | None,
         Declared(
@@ -85,7 +82,6 @@ class FeatureChoice(Options):
             "The number of buckets that pairs of columns are hashed to, beside bins; 0 for none.",
             least=0,
             most=MOST_BUCKETS,
-            chosen_by_score=True,
         ),
     ] = 0
     quantile_share: Annotated[
@@ -235,16 +231,6 @@ class FeatureChoice(Options):
             return Encoder.model_validate(_declared(declaration) | parameters).computed_by(compute, content)
         except ValidationError as error:
             raise self._wrong("encoder", error) from error
-
-
-def choosable_features() -> Mapping[str, OptionField]:
-    """Return the declarations, by name, of the options among whose values noisy scores may choose."""
-    return {name: field for name, field in fields_of(FeatureChoice).items() if field.declared.chosen_by_score}
-
-
-def choosable_options(kind: Kind) -> tuple[str, ...]:
-    """Return the options of a kind and of its features among whose values noisy scores may choose."""
-    return (*kind.choosable, *choosable_features()) if kind.answers == "once" else ()
 
 
 def shape_of(sides: Sequence[int], columns: int | None) -> Shape:

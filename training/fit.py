@@ -4,44 +4,42 @@
     fitted = fit(records, request, Path("bundle"), state=state)
 
 Nothing is printed here, and nothing is known of who asks: progress goes to `watcher`, what the owner should hear of
-goes to `watcher.hear`, and what costs a budget goes through `purse`. An error names a field of the request, its value,
+goes to `watcher.hear`. An error names a field of the request, its value,
 the reason and what would do (`training.errors.WrongOption`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from accounting.losses import Cost
 from accounting.messages import Message, OptionName, Wording, message
 from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.block_choice import BlockChoice
-from training.bundles.certificate import LambdaChoice, ProvenCertificate
+from training.bundles.certificate import ProvenCertificate
 from training.drafts import draft_folder
 from training.errors import TrainingError, WrongOption, WrongValue
-from training.feature_choice import FeatureChoice, choosable_features, compute_features
+from training.feature_choice import FeatureChoice, compute_features
 from training.features import rules
-from training.features.maps import FeatureMap, Fourier, OfImages, Quantiles
+from training.features.maps import Fourier, OfImages, Quantiles
 from training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
 from training.fields import NAME
-from training.inputs.blocks import note_in_blocks, noted_in_blocks
+from training.inputs.blocks import noted_in_blocks
 from training.inputs.lineage import KnownRecords, advice, other_names, overlap
 from training.inputs.records import Declaration, Records
 from training.kinds import registry as kinds
 from training.kinds.kind import Job, Kind, TrainingProgress
 from training.kinds.options import Declared, Options, fields_of
 from training.kinds.shared_options import PRICE, RECORDS, price_words
-from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.prediction_sets import By
 from training.pay_once.prediction_sets import one_in as one_in_of
 from training.sets_choice import SetsChoice
 from training.sets_choice import by_rule as sets_by_rule
 
 Event = Any
-"""`Warned`, `Planned`, `LambdaChosen` or `ModelChosen`."""
+"""`Warned` or `Planned`."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +55,6 @@ class Planned:
 
     reason: str
     warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LambdaChosen:
-    """The Lambda that was chosen. losses: the noisy log loss of each candidate; noise: their standard deviation."""
-
-    lams: tuple[float, ...]
-    choice: LambdaChoice
-    noise: float
-
-
-@dataclass(frozen=True)
-class ModelChosen:
-    """The candidate that was chosen. values: those of the option, by their texts."""
-
-    option: str
-    certificate: ReleaseCertificate
 
 
 class Watcher(TrainingProgress, Protocol):
@@ -111,19 +92,6 @@ class Unwatched:
         """Do nothing."""
 
 
-class Purse(Protocol):
-    """Who charges the lineage while a model is made: for a choice, and no one else."""
-
-    def check(self, picorho: int, /) -> None:
-        """Raise, before anything is trained, if the lineage could not pay so much."""
-
-    def pay_for_choice(self, cost: Cost, /) -> None:
-        """Charge the lineage for a choice of Lambda, durably, or raise."""
-
-    def pay_for_model(self, certificate: ReleaseCertificate, /) -> None:
-        """Charge the lineage for all candidates of a model, durably, or raise."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Options):
     """The options of a plan, beside its budget."""
@@ -151,31 +119,13 @@ class BudgetPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidates:
-    """Values of an option, of which one is chosen by noisy scores on records that are kept back.
-
-    values: by their texts. price: of a choice of Lambda among heads, in picorho or as a person writes a price; None
-    where the models share the price of all.
-    """
-
-    option: str
-    values: Mapping[str, Any]
-    price: int | str | None = None
-
-    def __post_init__(self) -> None:
-        """Raise WrongOption for what is no price."""
-        if self.price is not None:
-            _picorho("choose_price", self.price)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Request:
     """A request for a training.
 
     name: the model's public name. lineage: the name of the records' lineage. kind: a name in the registry; None for the
     kind that is trained by default, or, with a plan, for the one that suits. options: the kind's, by name: those that
-    were given, in a person's words or as values, which they become here. features, encoder: the feature map. plan,
-    candidates: how options that are not given are found. sets: whether records are held back for prediction sets.
+    were given, in a person's words or as values, which they become here. features, encoder: the feature map. plan: how
+    options that are not given are found. sets: whether records are held back for prediction sets.
     blocks: the parts of the lineage that the records are in.
     overlapping_lineage_is_accepted: train although records are in
     another lineage.
@@ -188,7 +138,6 @@ class Request:
     features: FeatureChoice = field(default_factory=FeatureChoice)
     encoder: bytes | None = None
     plan: BudgetPlan | None = None
-    candidates: Candidates | None = None
     sets: SetsChoice = field(default_factory=SetsChoice)
     blocks: BlockChoice = field(default_factory=BlockChoice)
     overlapping_lineage_is_accepted: bool = False
@@ -238,11 +187,6 @@ class Request:
             return "features"
         return next((name for name in ("cross", "cross_buckets") if getattr(self.features, name)), None)
 
-    @property
-    def chooses_lambda(self) -> bool:
-        """Whether Lambda is chosen among heads, for a price of its own."""
-        return self.candidates is not None and (self.kind is None or self.candidates.price is not None)
-
 
 @dataclass(frozen=True)
 class FittedModel:
@@ -273,7 +217,7 @@ def check_options(request: Request) -> None:
     """
     request.made_kind.check_installed()
     _check_canaries(request)
-    if request.candidates is None and request.plan is None:
+    if request.plan is None:
         kinds.check(request.kind, request.options)
 
 
@@ -283,9 +227,6 @@ def _check_canaries(request: Request) -> None:
         return
     if (lack := request.made_kind.lack("canaries", request.options)) is not None:
         raise WrongOption("canaries", lack)
-    if request.candidates is not None and not request.chooses_lambda:
-        reason = "does not go with " + OptionName("choose") + ": the models that are not kept would have canaries, too"
-        raise WrongOption("canaries", reason)
 
 
 def check_together(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
@@ -305,8 +246,6 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
         )
     if request.encoder is not None:
         _check_encoder(request)
-    if request.candidates is not None:
-        _check_candidates(request, request.candidates, unit=unit, on_ray=on_ray)
     if plan is not None:
         _check_plan(request, plan)
 
@@ -317,7 +256,6 @@ def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> Non
     wanted: dict[str, Wording | None] = {
         "engine": kind.lack("ray", options) if on_ray else None,
         "unit": kind.lack("units", options) if unit is not None else None,
-        "choose": kind.lack("choosing", options) if request.candidates is not None else None,
         "prediction_sets": _sets_lack(request, on_ray=on_ray)
         if request.sets.prediction_sets not in ("auto", "off")
         else None,
@@ -362,16 +300,13 @@ def fit(
     *,
     state: Path,
     watcher: Watcher | None = None,
-    purse: Purse | None = None,
 ) -> FittedModel:
     """Train what is asked for and write its bundle; note the records in their lineage.
 
     records: private. out: the bundle, a new folder. state: the folder of the owner's secrets. watcher: who hears of
-    progress, warnings and choices; None for nobody. purse: who pays for a choice; needed with candidates alone. A
-    pay-once model is not charged here, but when it is served or taken.
+    progress, warnings and plans; None for nobody. A pay-once model is not charged here, but when it is served or taken.
 
-    Raises WrongOption for fields that are wrong or do not go together, TrainingError for records that do not suit, and
-    what `purse` raises.
+    Raises WrongOption for fields that are wrong or do not go together, and TrainingError for records that do not suit.
     """
     watcher = watcher or Unwatched()
     check(request, unit=records.unit)
@@ -405,20 +340,16 @@ def fit(
             progress=watcher,
         )
         if (sets := _sets_of(request, records)) is None:
-            certificate = _make_model(job, request, watcher, purse)
+            certificate = _make_model(job, request, watcher)
         else:
-            certificate = _train_with_sets(job, request, sets, watcher, purse)
+            certificate = _train_with_sets(job, request, sets, watcher)
     return FittedModel(certificate, out, warning)
 
 
-def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
+def _make_model(job: Job, request: Request, watcher: Watcher) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
     if request.quantile_share:
         job = _cut_at_quantiles(job, request.quantile_share)
-    if request.candidates is not None and not request.chooses_lambda:
-        return _chosen_model(job, request, request.candidates, watcher, purse)
-    if request.candidates is not None:
-        job = _with_choice(job, request, request.candidates, watcher, purse)
     kind = request.kind
     if request.plan is not None:
         kind, job = _planned(job, request, request.plan, watcher)
@@ -442,8 +373,6 @@ def _sets_lack(request: Request, *, on_ray: bool = False) -> Wording | None:
     """Return why a request cannot have prediction sets; None where it can."""
     if on_ray:
         return "are made of records that are read here, not on a cluster"
-    if request.candidates is not None and not request.chooses_lambda:
-        return "cannot be made of a model that was chosen among several, which is paid for before it is kept"
     if request.plan is not None and request.kind is None:
         return (
             None
@@ -453,7 +382,7 @@ def _sets_lack(request: Request, *, on_ray: bool = False) -> Wording | None:
     return request.made_kind.lack("sets", request.options)
 
 
-def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
+def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher) -> ProvenCertificate:
     """Hold records back, train on the others, and save the model with prediction sets.
 
     Nothing before this has looked at which records there are: what is held back is a sample of all.
@@ -470,7 +399,7 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse
         options["records_declared"] = max(1, declared * (one_in - 1) // one_in)
     with draft_folder(job.state) as folder:
         draft = folder / "model"
-        _make_model(replace(job, records=training, options=options, out=draft), request, watcher, purse)
+        _make_model(replace(job, records=training, options=options, out=draft), request, watcher)
         return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
 
 
@@ -634,132 +563,3 @@ def rows_in_both(rows: Records, private: Records) -> int:
     """Return how many of the rows are, in their columns and label, private records."""
     known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
     return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
-
-
-def _check_candidates(request: Request, candidates: Candidates, *, unit: str | None, on_ray: bool) -> None:
-    """Raise WrongOption for candidates that cannot be chosen among."""
-    if request.plan is not None or on_ray:
-        raise WrongOption("choose", "goes with neither " + OptionName("budget") + " nor " + OptionName("engine"))
-    if not request.chooses_lambda:
-        # It needs what trains and loads.
-        from training.choosing import check as check_candidates
-
-        check_candidates(str(request.kind), request.options, candidates.option, candidates.values)
-        _check_features_are_free(request, candidates.option)
-        return
-    chosen_apart = request.made_kind.chosen_apart
-    if not chosen_apart:
-        takers = [kind for kind in kinds.trainable_kinds().values() if kind.chosen_apart]
-        reason = "goes with " + kinds.named(takers)
-        raise WrongOption("choose_price", reason + f"; {request.kind} has " + OptionName("price") + " for it")
-    if unit is not None:
-        apart = "goes with " + OptionName("unit") + " for pay-once models alone, and without "
-        raise WrongOption("choose", apart + OptionName("choose_price"))
-    for name in chosen_apart:
-        if name in request.options:
-            raise WrongOption(name, "is what is chosen: leave it out")
-    if candidates.option not in chosen_apart or len(candidates.values) < 2:
-        raise WrongOption("choose", f"takes {' or '.join(chosen_apart)}=V1,V2,..., two values or more")
-    if candidates.price is None:
-        raise WrongOption("choose_price", "is needed", remedy="what the choice costs the lineage")
-    # A choice is paid for before the model is trained: what is wrong with the model is said before.
-    options = {name: value for name, value in request.options.items() if name != "records_declared"}
-    kinds.check(request.kind, options | {candidates.option: next(iter(candidates.values.values()))})
-
-
-def _check_features_are_free(request: Request, option: str) -> None:
-    """Raise WrongOption where the features that would be chosen were given; other options pass."""
-    if (field_ := choosable_features().get(option)) is None:
-        return
-    if request.encoder is not None:
-        raise WrongOption("encoder", "takes the place of the features that would be chosen")
-    if getattr(request.features, option) != field_.default:
-        raise WrongOption(option, "is what is chosen: leave it out")
-
-
-def _with_choice(job: Job, request: Request, candidates: Candidates, watcher: Watcher, purse: Purse | None) -> Job:
-    """Return the job with the value that is chosen; charge the lineage, and have the watcher hear of it."""
-    if purse is None or candidates.price is None:
-        raise WrongOption("choose_price", "is needed, and somebody who pays it")
-    kind, values = request.made_kind, tuple(candidates.values.values())
-    _records_declared(job.options)
-
-    def pay(cost: Cost) -> None:
-        purse.pay_for_choice(cost)
-        _note(job)
-
-    chosen, noise = kind.choose(job, values, _picorho("choose_price", candidates.price), pay)
-    watcher.hear(LambdaChosen(values, chosen, noise))
-    # The choice alone needed to know how many records there are: a head's weights and bound do not.
-    rest = {name: value for name, value in job.options.items() if name != "records_declared"}
-    return replace(job, options=rest | {candidates.option: chosen.lam}, choice=chosen)
-
-
-def _chosen_model(
-    job: Job, request: Request, candidates: Candidates, watcher: Watcher, purse: Purse | None
-) -> ReleaseCertificate:
-    """Train the candidates, charge the lineage for all, and keep the best."""
-    # Other trainings should not wait for what these import.
-    from training.choosing import choose_release, with_option
-
-    if purse is None:
-        raise WrongOption("choose", "needs somebody who pays for the candidates")
-    purse.check(_picorho("price", request.options["price"]))
-
-    def pay(certificate: ReleaseCertificate) -> None:
-        purse.pay_for_model(certificate)
-        _note(job)
-
-    maps = _candidates_features(job, request, candidates)
-
-    def candidate(job: Job, option: str, value: Any) -> Job:
-        if value not in maps:
-            return with_option(job, option, value)
-        job = replace(job, feature_map=maps[value])
-        return _cut_at_quantiles(job, QUANTILE_SHARE) if isinstance(job.feature_map, Quantiles) else job
-
-    certificate = choose_release(
-        str(request.kind), job, candidates.option, candidates.values, SystemRandomness(), pay=pay, candidate=candidate
-    )
-    watcher.hear(ModelChosen(candidates.option, certificate))
-    return certificate
-
-
-def _candidates_features(job: Job, request: Request, candidates: Candidates) -> Mapping[Any, FeatureMap]:
-    """Return the features of each candidate, by the value of their option; none where another option is chosen."""
-    if candidates.option not in choosable_features():
-        return {}
-    declared, head = job.records.declaration, request.made_kind.centred_images
-    return {
-        value: replace(request.features, **{candidates.option: value}).map_for(declared, head=head)
-        for value in candidates.values.values()
-    }
-
-
-def _note(job: Job) -> None:
-    """Note in the lineage that its records were chosen by, whatever becomes of the training."""
-    known = KnownRecords(job.state)
-    with known.noted(job.lineage, known.digests(job.records), job.records.unit):
-        pass
-    note_in_blocks(job.records, job.lineage, job.state)
-
-
-def read_candidates(words: str, price: int | str | None) -> Candidates:
-    """Return the candidates that a person writes as OPTION=V1,V2,... Raises WrongOption."""
-    name, equals, listed = words.partition("=")
-    option = name.removeprefix("-" * 2).replace("-", "_")
-    fields = {**kinds.option_fields(), **choosable_features()}
-    if not equals or option not in fields:
-        raise WrongValue("choose", "must be OPTION=V1,V2,..., two values or more", value=words)
-    values: dict[str, Any] = {}
-    declared: Sequence[str] = [word.strip() for word in listed.split(",")]
-    field_ = fields[option]
-    for word in declared:
-        try:
-            value = field_.value_of([word] if field_.is_several else word)
-        except WrongOption as error:
-            raise WrongOption("choose", message(f"{name}: ") + error.explanation) from error
-        if value in values.values():
-            raise WrongValue("choose", "must have each value once", value=words)
-        values[word] = value
-    return Candidates(option=option, values=values, price=price)

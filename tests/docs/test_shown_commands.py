@@ -55,7 +55,6 @@ NOT_RUN = {
         "serve loans=current",
     ): "two versions of one model: tests/dpserve/test_replacing_workers.py has them",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
-    ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
     ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
     (
         "data.md",

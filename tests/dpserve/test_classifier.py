@@ -701,7 +701,6 @@ class TestBundles:
         ({"epsilon": 1e-3}, "must lie between"),
         ({"release": "magic"}, "release=.magic. must be one of class-sums,"),
         ({"lam": 1.0}, "lam=1.0 goes with a head or release="),
-        ({"release": "weights"}, "lam= is needed"),
         ({"release": "auto"}, "records_declared= is needed.*a number that may be public"),
         ({"ignore": ["age", "x"]}, "has no column 'x'"),
         ({"features": "magic"}, "features=.magic. must be one of auto, identity"),

@@ -232,7 +232,6 @@ def test_wrong_training_is_explained(run, arguments, said):
         (["--cross-buckets", "20000"], "--cross-buckets", "must be at least 0 and at most 16384"),
         (["--lam", "0"], "--lam", "must be at least 1e-12"),
         (["--budget", "x"], "--budget", "a price is written"),
-        (["--choose", "lam=.1,1", "--choose-price", "x"], "--choose-price", "a price is written"),
         (["--lineage", "a b"], "--lineage", "must be letters, digits"),
         (["--bias", "2"], "--bias", "must be at least 0 and below 1"),
     ],

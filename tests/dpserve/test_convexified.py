@@ -86,7 +86,6 @@ def test_fewer_records_than_declared_train_nothing_and_are_not_counted(people):
         ({"objective": "mean"}, "objective"),
         ({"objective": "convexified", "alpha": 1, "least_records": 100, "release": "dpsgd", "lam": None}, "alpha"),
         ({"objective": "convexified", "alpha": 1, "least_records": 100, "unit": "age"}, "unit"),
-        ({"objective": "convexified", "alpha": 1, "least_records": 100, "choose": "lam=1,2"}, "choose"),
         (
             {"objective": "convexified", "alpha": 1, "least_records": 100, "budget": "rho:1", "records_declared": 100},
             "budget",

@@ -72,16 +72,6 @@ def test_a_bundle_of_another_unit_is_served_from_no_ledger_of_the_lineage(people
     assert (account["spent_picorho"], account["unit"]) == (0, "person")
 
 
-def test_a_choice_of_another_unit_is_not_paid_for(people):
-    among = ("--release", "dpsgd", "--choose", "hidden=0,4", "--price", "rho:0.1", "--records-declared", "140")
-    among += ("--steps", "20", "--choose-budget", "12@1e-5", "--lineage", "l")
-    people(*without_lam(BY_RECORD), *among, "--data", "a.csv", "--out", "m")
-    forget_trained(people)
-    said = people.fails(*without_lam(BY_PERSON), *among, "--data", "b.csv", "--out", "other")
-    assert "the lineage l protects one record" in said
-    assert not (people.folder / "other").exists()
-
-
 def test_what_a_lineage_does_not_pay_for_settles_no_unit(people):
     people(*without_lam(BY_RECORD), *SUMS, "--data", "a.csv", "--lineage", "l", "--out", "small")
     forget_trained(people)

@@ -273,7 +273,7 @@ def test_a_unit_or_an_engine_is_refused_where_it_is_not_proved(run, table, argum
 
 def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
     """In the options, in the schema's fields, and in the records."""
-    words = ["train", "--label", "ill", "--out", "model"]
+    words = ["train", "--label", "ill", "--out", "model", "--release", "dpsgd", "--price", "rho:0.1"]
     (run.folder / "model").mkdir()
     broken = [{"name": "age", "type": "integer"}, {"name": "work", "type": "string"}, *FIELDS[2:]]
     (run.folder / "broken.json").write_text(json.dumps({"fields": broken}))
@@ -283,7 +283,7 @@ def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
     for said in (schema, records):
         assert "name the lineage of these records with --lineage" in said
         assert "model exists already" in said
-        assert "--lam is needed" in said
+        assert "--records-declared is needed" in said
     assert "age" in schema
     assert "work" in schema
     assert "age" in records

@@ -17,17 +17,19 @@ from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.seeded import SeededRandomness
 from tests.training.conftest import Silent, identity, make_records
-from training.choosing import choose_release, parted, score
+from training.choosing import ONE_IN, choose_release, keyed, parted, score
 from training.errors import BundleError, TrainingError
+from training.features.maps import Quantiles
+from training.fitting.histograms import cut_at_quantiles
 from training.inputs.digits import load_digits
 from training.inputs.records import Records, Units
 from training.inputs.sums import of_rows
-from training.inputs.validating import ONE_IN, keyed
 from training.kinds.kind import Job
 from training.kinds.loading import load_model
 from training.pay_once.certificate import ChosenAmong, ReleaseCertificate
 
 KEY = bytes(32)
+WHOLE = whole_picorho("rho:0.5")
 STEP = 2**28
 
 
@@ -143,11 +145,11 @@ def test_all_records_of_a_unit_are_in_one_part_and_weigh_one_together():
     assert validating.sums.units == of_rows(validating.X, validating.y, units=validating.units.of).units
 
 
-def test_where_every_record_validates_the_refusal_says_how_to_train():
+def test_where_every_record_validates_nothing_is_trained():
     alone = make_records(n=1)
     keys = (bytes([number]) * 32 for number in range(256))
     validating = next(key for key in keys if int.from_bytes(next(iter(keyed(alone, key)))[:8], "little") % ONE_IN == 0)
-    with pytest.raises(TrainingError, match=r"none is left to train on\. Train without `choose`"):
+    with pytest.raises(TrainingError, match="none is left to train on"):
         parted(alone, validating)
 
 
@@ -167,14 +169,19 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
 ):
     charged: list[ReleaseCertificate] = []
     made = choose_release(
-        kind, job(make_records(n=60), tmp_path, price="rho:0.5", **more), option, values, words(1), pay=charged.append
+        kind,
+        job(make_records(n=60), tmp_path, price=WHOLE, **more),
+        option,
+        values,
+        words(1),
+        pay=charged.append,
     )
     certificate = load_model(tmp_path / "out").certificate
     assert charged == [made]
     assert certificate == made
     choice = certificate.chosen_among
     assert choice.candidates == tuple(values)
-    whole, each = whole_picorho("rho:0.5"), [Cost.parse(cost).picorho for cost in choice.costs]
+    whole, each = WHOLE, [Cost.parse(cost).picorho for cost in choice.costs]
     assert whole * 0.999 <= certificate.price.picorho <= whole
     assert all(share <= whole // len(values) for share in each)
     assert Fraction(choice.scores_mu) ** 2 / 2 <= Cost.parse(certificate.cost).rho
@@ -197,7 +204,7 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
 )
 def test_a_certificate_whose_choice_does_not_add_up_is_refused(tmp_path, change, said):
     values = {"1": 1.0, "3": 3.0}
-    made = choose_release("weights", job(make_records(), tmp_path, price="rho:0.5"), "lam", values, words(1), pay=paid)
+    made = choose_release("weights", job(make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid)
     choice = made.chosen_among
     altered = choice.model_copy(update=change(choice))
     with pytest.raises(BundleError, match=said):
@@ -206,9 +213,46 @@ def test_a_certificate_whose_choice_does_not_add_up_is_refused(tmp_path, change,
 
 def test_a_choice_that_is_left_out_of_the_certificate_is_missed(tmp_path):
     values = {"1": 1.0, "3": 3.0}
-    made = choose_release("weights", job(make_records(), tmp_path, price="rho:0.5"), "lam", values, words(1), pay=paid)
+    made = choose_release("weights", job(make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid)
     with pytest.raises(BundleError, match="cost is"):
         made.model_copy(update={"chosen_among": None}).verify()
+
+
+def cut(records: Records, seed: int) -> tuple[Quantiles, Cost]:
+    """Features cut at quantiles, for a fifth of WHOLE, and what they cost."""
+    declared = records.declaration
+    made = Quantiles(lower=declared.lower, upper=declared.upper, bias=0.0)
+    made = cut_at_quantiles(made, records, WHOLE // 5, WHOLE, words(seed))
+    return made, Cost(made.losses)
+
+
+def test_features_that_all_candidates_have_are_paid_for_beside_them(tmp_path):
+    records = make_records(n=60)
+    features, cost = cut(records, 1)
+    given = replace(job(records, tmp_path, price=WHOLE // 5 * 4), feature_map=features)
+    made = choose_release("weights", given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=paid)
+    assert made.price.losses[: len(cost.losses)] == cost.losses
+    assert all(not set(cost.losses) & set(Cost.parse(each).losses) for each in made.chosen_among.costs)
+    assert made.price.picorho <= WHOLE
+    load_model(tmp_path / "out")
+
+
+def test_features_of_a_candidate_of_its_own_are_in_what_it_costs(tmp_path):
+    records = make_records(n=60)
+
+    def candidate(job: Job, option: str, value: int) -> Job:
+        features, cost = cut(job.records, value)
+        options = {**job.options, "lam": 1.0, "price": job.options["price"] - cost.picorho}
+        return replace(job, feature_map=features, options=options)
+
+    given = job(records, tmp_path, price=WHOLE)
+    values = {"quantiles": 1, "bins": 2}
+    made = choose_release("weights", given, "features", values, words(1), pay=paid, candidate=candidate)
+    own = Cost(made.feature_map.losses)
+    assert all(Cost.parse(each).losses[: len(own.losses)] == own.losses for each in made.chosen_among.costs)
+    assert made.cost == ",".join(made.chosen_among.costs)
+    assert made.price.picorho <= WHOLE
+    load_model(tmp_path / "out")
 
 
 def test_what_cannot_be_paid_for_leaves_no_bundle(tmp_path):
@@ -218,7 +262,7 @@ def test_what_cannot_be_paid_for_leaves_no_bundle(tmp_path):
     def refuse(certificate: ReleaseCertificate) -> None:
         raise Refused
 
-    given = job(make_records(), tmp_path, price="rho:0.5")
+    given = job(make_records(), tmp_path, price=WHOLE)
     with pytest.raises(Refused):
         choose_release("weights", given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=refuse)
     assert not given.out.exists()
@@ -231,7 +275,7 @@ def test_the_better_candidate_is_kept(tmp_path):
     45 x 10^-8 < 1e-6. Which records validate follows from a fresh key, and the accuracy moves with them.
     """
     digits = load_digits()
-    given = replace(job(digits.train, tmp_path, price="rho:1"), feature_map=identity(digits.train))
+    given = replace(job(digits.train, tmp_path, price=whole_picorho("rho:1")), feature_map=identity(digits.train))
     made = choose_release("weights", given, "lam", {"0.01": 0.01, "30": 30.0}, words(3), pay=paid)
     assert made.chosen_among.chosen == "30"
     assert made.strong_convexity == 30
@@ -258,22 +302,14 @@ def test_an_audit_of_the_scores_finds_as_much_as_is_claimed_and_no_more():
 
 
 @pytest.mark.parametrize(
-    ("kind", "option", "values", "options", "said"),
-    [
-        ("weights", "lam", {"1": 1.0}, {"price": "rho:0.1"}, "takes 2 to 16 values"),
-        ("weights", "lam", {str(lam): float(lam) for lam in range(1, 18)}, {"price": "rho:1"}, "takes 2 to 16 values"),
-        ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:0.0005"}, "is too small for 2 candidates"),
-        ("weights", "lam", {"1": 1.0, "2": 2.0}, {}, "is needed: what all candidates cost"),
-        ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:1", "lam": 3.0}, "is what is chosen"),
-        ("weights", "hidden", {"1": [1], "2": [2]}, {"price": "rho:1"}, "among values of `lam`"),
-        ("class-sums", "records_declared", {"1": 1, "2": 2}, {"price": "rho:1"}, "among values of `features`, "),
-        ("dpsgd", "steps", {"2": 2, "3": 3}, {"price": "rho:1", "step_noise": 3.0}, "does not go with `choose`"),
-    ],
+    ("count", "price", "said"),
+    [(1, 10**11, "among 2 to 16"), (17, 10**12, "among 2 to 16"), (2, 5 * 10**8, "too small for 2 candidates")],
 )
-def test_what_cannot_be_chosen_is_refused_before_a_record_is_touched(tmp_path, kind, option, values, options, said):
+def test_what_cannot_be_chosen_is_refused_before_a_record_is_touched(tmp_path, count, price, said):
     def never(certificate: ReleaseCertificate) -> None:
         pytest.fail("it was charged")
 
     records = replace(make_records(), X=np.full((0, 4), np.nan), y=np.empty(0, dtype=np.int64))
+    values = {str(lam): float(lam) for lam in range(1, count + 1)}
     with pytest.raises(TrainingError, match=said):
-        choose_release(kind, job(records, tmp_path, **options), option, values, words(0), pay=never)
+        choose_release("weights", job(records, tmp_path, price=price), "lam", values, words(0), pay=never)

@@ -11,7 +11,7 @@ from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
 from training.errors import BundleError, TrainingError, WrongOption
 from training.feature_choice import FeatureChoice
-from training.fit import BudgetPlan, Candidates, Request, fit
+from training.fit import BudgetPlan, Request, fit
 from training.holding_back import hold_back, own_probabilities
 from training.inputs.records import Declaration, Records, Units
 from training.kinds.loading import load_model
@@ -156,18 +156,10 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
     [
         Request(name="m", lineage="l", options={"lam": 1.0}, sets=SETS),
         Request(
-            name="m",
-            lineage="l",
-            kind="dpsgd",
-            options={"price": WHOLE, "records_declared": 100},
-            candidates=Candidates(option="steps", values={"5": 5, "9": 9}),
-            sets=SETS,
-        ),
-        Request(
             name="m", lineage="l", options={"records_declared": 9}, plan=BudgetPlan(budget=WHOLE, queries=3), sets=SETS
         ),
     ],
-    ids=["a head", "candidates", "answers paid for one by one"],
+    ids=["a head", "answers paid for one by one"],
 )
 def test_a_model_that_can_have_none_says_why(request_, tmp_path):
     with pytest.raises(WrongOption) as refused:

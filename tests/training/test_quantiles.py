@@ -1,7 +1,5 @@
 """Training on noisy quantiles: one price for the quantiles and the model, kind by kind, and where they are refused."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from training.errors import BundleError, DataError, TrainingError, WrongOption
 from training.feature_choice import FeatureChoice
 from training.features.maps import Quantiles
 from training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells
-from training.fit import BudgetPlan, Candidates, Request, fit
+from training.fit import BudgetPlan, Request, fit
 from training.fitting import histograms
 from training.fitting.histograms import cut_at_quantiles
 from training.inputs.records import Declaration, Records, Units
@@ -76,40 +74,6 @@ def test_units_are_protected_as_a_whole(tmp_path):
         certificate = fit(records(units), asked(kind), tmp_path / kind, state=tmp_path / f"{kind}-state").certificate
         assert certificate.unit == "who"
         assert Cost.parse(certificate.cost).picorho <= WHOLE
-
-
-@dataclass
-class Paid:
-    """A purse that notes what is paid."""
-
-    models: list = field(default_factory=list)
-    checked: list = field(default_factory=list)
-
-    def check(self, picorho):
-        self.checked.append(picorho)
-
-    def pay_for_model(self, certificate):
-        self.models.append(Cost.parse(certificate.cost).picorho)
-
-
-def test_candidates_share_what_the_quantiles_leave(tmp_path):
-    request = Request(
-        name="m",
-        lineage="l",
-        kind="dpsgd",
-        options={"price": WHOLE, "records_declared": 400},
-        features=QUANTILES,
-        candidates=Candidates(option="steps", values={"10": 10, "20": 20}),
-    )
-    purse = Paid()
-    certificate = fit(records(n=600), request, tmp_path / "m", state=tmp_path, purse=purse).certificate
-    load_model(tmp_path / "m")
-    assert purse.checked == [WHOLE]
-    assert purse.models == [Cost.parse(certificate.cost).picorho]
-    released = certificate.feature_map.released.cost.losses
-    assert Cost.parse(certificate.cost).losses[:1] == released
-    assert all(released[0] not in Cost.parse(cost).losses for cost in certificate.chosen_among.costs)
-    assert purse.models[0] <= WHOLE
 
 
 def test_strangers_are_not_shown_the_cuts(tmp_path):

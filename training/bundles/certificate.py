@@ -15,7 +15,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from accounting.budgets import Budget
 from accounting.ledger.receipts import checked_blocks
-from accounting.losses import Cost, GaussianLoss
 from training.bundles.sealing import DEFAULT_KIND, SealedCertificate
 from training.errors import BundleError
 from training.exact.quantised import weight_step
@@ -141,13 +140,6 @@ TEXT_ENCODER_ASSUMPTIONS = (
 )
 """Further assumptions of a model whose texts are encoded by an encoder."""
 
-
-CHOICE_ASSUMPTION = (
-    "Lambda alone was chosen by results on the private records, as `choice` says. That cost what it says, mu-GDP, "
-    "beside what the model costs, and the lineage paid for it before its noise was drawn. Its candidates, its price "
-    "and about how many records there are were chosen without looking at the records."
-)
-"""Assumption of a model whose Lambda was chosen so, in place of the one on Lambda above."""
 
 UNIT_ASSUMPTION = (
     "Neighbouring data sets differ by the addition or removal of all records of one unit, which the column of units "
@@ -317,37 +309,6 @@ class ModelCertificate(SealedCertificate):
         return self.model_dump(mode="json", exclude=set(self.PRIVATE))
 
 
-class LambdaChoice(BaseModel):
-    """The choice of Lambda on the private records (`training.kinds.head.choice`), all of it released and paid for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    lams: Several[float] = Field(min_length=2)
-    """The candidates."""
-    most: int = Field(ge=1)
-    """Largest number of validating records that counted; sums of losses were divided by it."""
-    mu: float = Field(gt=0, allow_inf_nan=False)
-    """Its cost, beside the model's own price: mu-GDP."""
-    losses: Several[float]
-    """Each candidate's noisy sum of clipped log losses, over `most`."""
-
-    @model_validator(mode="after")
-    def _each_has_a_loss(self) -> Self:
-        if len(self.lams) != len(self.losses):
-            raise ValueError("a choice has one loss for each candidate")
-        return self
-
-    @property
-    def lam(self) -> float:
-        """The candidate of the least sum."""
-        return self.lams[self.losses.index(min(self.losses))]
-
-    @property
-    def cost(self) -> Cost:
-        """mu-GDP."""
-        return Cost((GaussianLoss(self.mu),))
-
-
 class Convexified(BaseModel):
     """The convexified objective's part of a certificate (`training.fitting.sensitivity.convexified_sensitivity`)."""
 
@@ -414,8 +375,6 @@ class ProvenCertificate(ModelCertificate):
     assumptions: Several[str]
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
-    choice: LambdaChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
-    """The choice of Lambda by results on the private records, if there was one."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
@@ -427,16 +386,8 @@ class ProvenCertificate(ModelCertificate):
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
         assumed = assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
-        chosen = (CHOICE_ASSUMPTION,) if self.choice else ()
-        of_blocks = JOINED_BLOCKS if self.joined_blocks else ONE_BLOCK
-        chosen = (*chosen, *((of_blocks,) if self.blocks else ()))
-        return (*assumed, *chosen, *((CONVEXIFIED_ASSUMPTION,) if getattr(self, "convexified", None) else ()))
-
-    def shown_to_all(self) -> str:
-        """Name the noisy losses of a choice, if there was one."""
-        if self.choice is None:
-            return ""
-        return f"the noisy losses by which Lambda was chosen among {len(self.choice.lams)}, mu = {self.choice.mu:.4g}"
+        of_blocks = ((JOINED_BLOCKS if self.joined_blocks else ONE_BLOCK),) if self.blocks else ()
+        return (*assumed, *of_blocks, *((CONVEXIFIED_ASSUMPTION,) if getattr(self, "convexified", None) else ()))
 
     def public_files(self) -> dict[str, bytes]:
         """Return those of the feature map."""
@@ -447,10 +398,8 @@ class ProvenCertificate(ModelCertificate):
         cast(FeatureMap, self.feature_map).open_files(folder, device)
 
     def differences(self) -> list[str]:
-        """Return what differs, the assumptions among it, and a Lambda that was not the chosen one."""
+        """Return what differs, the assumptions among it."""
         others = [] if self.assumptions == self.assumed() else [OTHER_ASSUMPTIONS]
-        if self.choice is not None and self.choice.lam != getattr(self, "strong_convexity", None):
-            others.append("Lambda is not the one that the choice led to")
         if getattr(self.feature_map, "losses", ()) and not self.PAYS_FOR_FEATURES:
             others.append("its features were computed from the records, which its price does not cover")
         return super().differences() + others

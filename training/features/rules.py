@@ -48,6 +48,10 @@ def strong_convexity(mu: float) -> float:
     The noise on a logit of a row of length 1 is then sqrt(2) / (Lambda mu), about a quarter. With less Lambda the
     weights grow more slowly than their noise; with more they shrink while the noise already is too small to matter.
     The number of records plays no part in it.
+
+    At the default price of an answer, where it is 128, no Lambda from 8 to 4,096 (by doubling) was right on more than
+    0.016 of the rows more, or had a log loss less by more than 0.046, on a fifth held out of digits, breast cancer,
+    wine and iris (five splits) and of three made tables of 10,000 and 40,000 records. The rule is older than these.
     """
     domains.require_above_zero("mu", mu)
     return 2.0 ** round(math.log2(math.sqrt(2) / (_LOGIT_NOISE * mu)))

@@ -188,13 +188,6 @@ def _joined_with(block: str, declaration: Declaration) -> tuple[str, ...]:
     return declaration.joined_blocks if block in declaration.joined_blocks else ()
 
 
-def note_in_blocks(records: Records, lineage: str, state: Path) -> None:
-    """Note for good which records and units are in which block, whatever becomes of what is being done."""
-    with ExitStack() as stack:
-        for _ in _note_parts(KnownRecords(state, blocks_of=lineage), records, stack):
-            pass
-
-
 def _note_parts(
     registry: KnownRecords, records: Records, stack: ExitStack
 ) -> Iterator[tuple[str, Known, Mapping[str, Shared]]]:

@@ -96,10 +96,7 @@ def choice_figures(certificate: ProvenCertificate) -> Figures:
             ("by noisy scores", f"{among.by}, of standard deviation {among.vector.standard_deviation:.3g}"),
             ("records that validate", among.validating),
         ]
-    if (choice := certificate.choice) is None:
-        return []
-    candidates = ", ".join(f"{lam:g}" for lam in choice.lams)
-    return [("chosen on the records", f"from {candidates}, for rho = {to_rho(choice.cost.picorho):g} besides")]
+    return []
 
 
 def features_figures(certificate: ProvenCertificate) -> Figures:

@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from accounting.losses import Cost
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
-from training.bundles.certificate import LambdaChoice
 from training.errors import NotExportable, TrainingError
 from training.features.maps import FeatureMap
 from training.kinds.figures import Figures, pay_once_figures
@@ -32,13 +28,11 @@ if TYPE_CHECKING:
     from training.pay_once.classifier import Classifier
     from training.pay_once.model import ReleasedModel
 
-Ability = Literal[
-    "units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit", "sets", "canaries"
-]
+Ability = Literal["units", "ray", "encoder", "budget", "export", "intervals", "evaluation", "audit", "sets", "canaries"]
 """Abilities that a kind may lack.
 
 units: protect all records of one person together. ray: train on a cluster. encoder: take an ONNX encoder's features.
-choosing: have an option chosen by noisy scores. budget: have its options set by the planner. export: leave in a file.
+budget: have its options set by the planner. export: leave in a file.
 intervals: say how far noise may have moved an answer. evaluation: be scored on public rows. audit: be attacked through
 a service of its own. sets: have prediction sets. canaries: measure what training tells by made records in it.
 """
@@ -62,10 +56,7 @@ class TrainingProgress(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A model to train. options: those that were given, by name. state: the folder of the owner's secrets.
-
-    choice: how Lambda was chosen, where it was by results on the records.
-    """
+    """A model to train. options: those that were given, by name. state: the folder of the owner's secrets."""
 
     records: "Records"
     name: str
@@ -75,7 +66,6 @@ class Job:
     options: Mapping[str, Any]
     state: Path
     progress: TrainingProgress
-    choice: LambdaChoice | None = None
 
 
 TrainAlike = Callable[["Records", Randomness], "ReleasedModel"]
@@ -126,7 +116,7 @@ class Kind(ABC):
     """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
 
     titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
-    what the budget pays for. chosen_apart: options that are chosen for a price beside the model's. asked_by: "release"
+    what the budget pays for. asked_by: "release"
     for a kind that is asked for by its name, None for the one that is trained where nothing is asked for, or the
     command that trains it alone. beside_budget: options that an owner may set while the planner sets the others.
     centred_images: whether its images are centred, as suits noise on each answer. lacks: what it cannot do, each with
@@ -137,7 +127,6 @@ class Kind(ABC):
     sentence: ClassVar[str]
     options: ClassVar[type[Options]]
     answers: ClassVar[Answers]
-    chosen_apart: ClassVar[tuple[str, ...]] = ()
     asked_by: ClassVar[str | None] = "release"
     titled: ClassVar[str] = "certificate of"
     beside_budget: ClassVar[tuple[str, ...]] = ()
@@ -148,11 +137,6 @@ class Kind(ABC):
     def fields(self) -> Mapping[str, OptionField]:
         """The declarations of its options, by name."""
         return fields_of(self.options)
-
-    @property
-    def choosable(self) -> tuple[str, ...]:
-        """The options among whose values noisy scores may choose."""
-        return tuple(name for name, field in self.fields.items() if field.declared.chosen_by_score)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:  # noqa: ARG002 - a kind may look
         """Return why it cannot do something with these options, as far as they are given; None where it can."""
@@ -167,15 +151,6 @@ class Kind(ABC):
 
         Raises TrainingError.
         """
-
-    def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
-        """Choose a value of `chosen_apart` by results on the records, for at most `whole` picorho.
-
-        Returns the choice and the standard deviation of the noise on each candidate's loss. pay: charges the lineage,
-        durably, or raises; it is called before noise is drawn. Raises WrongOption, TrainingError.
-        """
-        del job, values, whole, pay
-        raise TrainingError(f"nothing is chosen for {self.name} at a price of its own")
 
     @abstractmethod
     def load(self, folder: Path, device: str | None) -> Any:
@@ -246,15 +221,6 @@ class Kind(ABC):
     def classifier(self, model: Any) -> "Classifier":
         """Return what a pay-once model computes, for export. A kind without this has no export."""
         raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
-
-    def right_rows(self, model: "ReleasedModel", X: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which rows (n, d) with the labels y (n,) a pay-once model answers rightly: (n,).
-
-        Candidates are scored by it (`training.choosing`), so each row's is a function of that row alone.
-        """
-        answers, _ = model.answers(X)
-        right: NDArray[np.bool_] = answers.argmax(axis=1) == y
-        return right
 
 
 class MeteredKind(Kind):

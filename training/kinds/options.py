@@ -35,8 +35,7 @@ class Declared:
     None for any number of them. default_text: what None stands for.
     needed_text: what to give, where nothing is. form: how a person writes it, as NAME=PRICE. read: makes the value of
     a person's words, a string, or strings where there are several; raises WrongOption, or ValueError or TrainingError
-    with a sentence that has the words. write: its inverse. chosen_by_score: whether noisy scores may choose it among
-    values (`training.choosing`).
+    with a sentence that has the words. write: its inverse.
     """
 
     sentence: str
@@ -51,7 +50,6 @@ class Declared:
     form: str | None = None
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
-    chosen_by_score: bool = False
 
     @property
     def range_text(self) -> str | None:

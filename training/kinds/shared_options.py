@@ -1,7 +1,6 @@
 """Declarations of options that several kinds of models share: a kind annotates a field of its own with one of these."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from accounting.messages import OptionName
@@ -56,10 +55,8 @@ LAMBDA = Declared(
     "Lambda: a larger one means less noise and a simpler model.",
     least=SMALLEST_PARAMETER,
     most=LARGEST_PARAMETER,
-    needed_text="a larger Lambda means less noise and a simpler model" + PLANNED,
+    default_text="by rule from the price",
 )
-
-LAMBDA_AMONG_VALUES = replace(LAMBDA, default_text="by rule", chosen_by_score=True)
 
 TOLERANCE = Declared(
     "tau: the gradient norm that is reached, or training fails.", least=SMALLEST_PARAMETER, most=LARGEST_PARAMETER

@@ -1,6 +1,6 @@
 import pytest
 
-from training.bundles.certificate import Certificate, LambdaChoice
+from training.bundles.certificate import Certificate
 from training.errors import BundleError
 
 
@@ -35,13 +35,3 @@ def test_what_is_private_is_not_public(head):
 
 def test_it_reads_back_what_it_wrote(head):
     assert Certificate.model_validate_json(head.certificate.model_dump_json()) == head.certificate
-
-
-def test_a_lambda_that_was_not_the_chosen_one_is_found(head):
-    choice = LambdaChoice(lams=(head.certificate.strong_convexity, 1e4), most=10, mu=0.5, losses=(0.4, 0.6))
-    changed = head.certificate.model_copy(update={"choice": choice})
-    changed = changed.model_copy(update={"assumptions": changed.assumed()})
-    changed.verify()
-    other = choice.model_copy(update={"losses": (0.6, 0.4)})
-    with pytest.raises(BundleError, match="not the one that the choice led to"):
-        changed.model_copy(update={"choice": other}).verify()

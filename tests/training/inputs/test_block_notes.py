@@ -8,7 +8,6 @@ import pytest
 
 from training.block_choice import BlockChoice
 from training.errors import TrainingError
-from training.fit import Candidates, LambdaChosen, Request, Unwatched, fit
 from training.inputs.blocks import BlockDeclaration, noted_in_blocks, period_of
 from training.inputs.table_records import read_numbers
 
@@ -65,51 +64,6 @@ def test_new_names_for_the_same_people_in_another_block_are_warned_of(tmp_path):
     assert warnings("june", "b", other_rows) == 0
     assert warnings("july", "c", rows) == 1
     assert warnings("august", "d", rows, others=True) == 0
-
-
-class Purse:
-    """Pays for everything."""
-
-    def check(self, _):
-        pass
-
-    def pay_for_choice(self, _):
-        pass
-
-    def pay_for_model(self, _):
-        pass
-
-
-class Interrupting(Unwatched):
-    """Somebody who ends the training once the choice is known."""
-
-    def hear(self, event):
-        if isinstance(event, LambdaChosen):
-            raise KeyboardInterrupt
-
-
-def test_a_choice_that_was_paid_for_keeps_its_records_in_their_block(tmp_path):
-    rows = "".join(f"{20 + i % 60},u{i},{'yes' if i % 60 > 30 else 'no'}\n" for i in range(300))
-    (tmp_path / "rows.csv").write_text("age,who,ok\n" + rows)
-
-    def train(block, *, watcher=None, chooses=False):
-        blocks = BlockChoice(block_name=block, block_budget=BUDGET)
-        records = read(tmp_path, blocks.declaration, id_column="who")
-        candidates = Candidates(option="lam", values={"1": 1.0, "10": 10.0}, price="rho:0.05")
-        request = Request(
-            name="m",
-            lineage="sales",
-            options={"records_declared": 300} if chooses else {"lam": 1.0},
-            blocks=blocks,
-            candidates=candidates if chooses else None,
-        )
-        return fit(records, request, tmp_path / block, state=tmp_path / "state", watcher=watcher, purse=Purse())
-
-    with pytest.raises(KeyboardInterrupt):
-        train("september", watcher=Interrupting(), chooses=True)
-    with pytest.raises(TrainingError):
-        train("october")
-    train("september")
 
 
 @pytest.mark.parametrize("by", ["day", "week", "month", "year"])

@@ -13,9 +13,9 @@ from training.kinds.registry import all_kinds, default_kind, kind_named, registe
 PRICE = 10**11
 GIVEN = {
     "class-sums": {"price": PRICE},
-    "weights": {"price": PRICE, "lam": 1.0},
+    "weights": {"price": PRICE},
     "dpsgd": {"price": PRICE, "records_declared": 100},
-    "head": {"lam": 1.0},
+    "head": {},
     "published": {},
 }
 
@@ -52,7 +52,6 @@ def test_each_number_beyond_its_range_is_refused_by_name(name):
         ("head", "lam", float("nan")),
         ("head", "lam", float("inf")),
         ("head", "lam", True),
-        ("head", "lam", None),
         ("head", "objective", "product"),
         ("dpsgd", "steps", 0),
         ("dpsgd", "steps", 2.5),

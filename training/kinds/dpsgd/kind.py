@@ -27,13 +27,10 @@ _HIDDEN = Declared(
     unit="units",
     least=0,
     default_text="none, a linear head",
-    chosen_by_score=True,
 )
-_STEPS = Declared("How many steps.", least=1, most=MOST_STEPS, default_text="by rule", chosen_by_score=True)
-_RATE = Declared("The learning rate.", above=0, default_text="by rule from public numbers", chosen_by_score=True)
-_SAMPLING_RATE = Declared(
-    "The probability with which a record joins a step.", above=0, most=1, default_text="by rule", chosen_by_score=True
-)
+_STEPS = Declared("How many steps.", least=1, most=MOST_STEPS, default_text="by rule")
+_RATE = Declared("The learning rate.", above=0, default_text="by rule from public numbers")
+_SAMPLING_RATE = Declared("The probability with which a record joins a step.", above=0, most=1, default_text="by rule")
 _NOISE = Declared(
     "The noise multiplier of a step.",
     above=LEAST_NOISE,
@@ -45,7 +42,6 @@ _CLIP = Declared(
     least=LEAST_NORM,
     most=LARGEST_NORM,
     default_text="by rule",
-    chosen_by_score=True,
 )
 
 NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
@@ -70,9 +66,7 @@ class DpSgdOptions(Options):
     price: Annotated[int, PRICE]
     records_declared: Annotated[int, RECORDS]
     hidden: Annotated[tuple[int, ...], _HIDDEN] = ()
-    activation: Annotated[Activation, Declared("What hidden units compute: tanh or relu.", chosen_by_score=True)] = (
-        "tanh"
-    )
+    activation: Annotated[Activation, Declared("What hidden units compute: tanh or relu.")] = "tanh"
     steps: Annotated[int | None, _STEPS] = None
     learning_rate: Annotated[float | None, _RATE] = None
     sampling_rate: Annotated[float | None, _SAMPLING_RATE] = None

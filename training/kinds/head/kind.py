@@ -5,19 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.randomness import SystemRandomness
-from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate, LambdaChoice
+from mechanisms.gaussian_vector import mu_for, whole_picorho
+from mechanisms.mechanism import default_price
+from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
 from training.errors import WrongOption
 from training.features import rules
 from training.features.maps import NORM_BOUND
 from training.fitting.sensitivity import LARGEST_ALPHA, MOST_LEAST_RECORDS, SMALLEST_ALPHA, Convexity
-from training.inputs.lineage import owner_key
-from training.kinds.figures import Figures, choice_figures, convexified_figures, features_figures, shortened
+from training.kinds.figures import Figures, convexified_figures, features_figures, shortened
 from training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
-from training.kinds.kind import Ability, Job, MeteredKind, Pay
+from training.kinds.kind import Ability, Job, MeteredKind
 from training.kinds.likeness import Likeness, head_likeness
-from training.kinds.options import Declared, Options, fields_of
+from training.kinds.options import Declared, Options
 from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA, TOLERANCE
 
@@ -51,7 +50,7 @@ OBJECTIVE = Declared(
 class HeadOptions(Options):
     """The options of a certified head."""
 
-    lam: Annotated[float, LAMBDA]
+    lam: Annotated[float | None, LAMBDA] = None
     tolerance: Annotated[float, TOLERANCE] = DEFAULT_TOLERANCE
     objective: Annotated[Literal["sum", "convexified"], OBJECTIVE] = "sum"
     alpha: Annotated[float | None, ALPHA] = None
@@ -75,24 +74,18 @@ class HeadOptions(Options):
         return Convexity(self.alpha, self.least_records)
 
 
-def recipe_for(job: Job, options: HeadOptions) -> Recipe:
-    """Return the public choices of a head's training. Raises TrainingError for what has no certificate."""
-    return Recipe(job.name, job.feature_map, options.lam, options.tolerance, job.choice, options.convexity)
+def default_mu() -> float:
+    """Return mu of an answer at the price that a service asks where its owner states none."""
+    return mu_for(whole_picorho(default_price("gaussian")))
 
 
-def choose_lambda(job: Job, lams: Sequence[float], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
-    """Choose Lambda among heads (`training.kinds.head.choice`), as `Kind.choose` does."""
-    # It needs the solver.
-    from training.kinds.head.choice import choice_for, choose
+def recipe_for(job: Job, options: HeadOptions, mu: float) -> Recipe:
+    """Return the public choices of a head's training. Raises TrainingError for what has no certificate.
 
-    head = {name: value for name, value in job.options.items() if name in fields_of(HeadOptions)}
-    recipe = recipe_for(job, HeadOptions.from_given(head | {"lam": lams[0]}))
-    declared, classes = job.options["records_declared"], len(job.records.declaration.classes)
-    choice = choice_for(lams, declared, whole, recipe, classes)
-    key = owner_key(job.state / "lineage.key")
-    with job.progress.steps_with_progress(len(lams), "choosing") as report:
-        chosen = choose(job.records, job.feature_map, choice, key, SystemRandomness(), pay=pay, progress=report)
-    return chosen, choice.noise
+    mu: of an answer, or of the released weights, which Lambda follows from where none is given.
+    """
+    lam = rules.strong_convexity(mu) if options.lam is None else options.lam
+    return Recipe(job.name, job.feature_map, lam, options.tolerance, options.convexity)
 
 
 class HeadKind(MeteredKind):
@@ -102,11 +95,10 @@ class HeadKind(MeteredKind):
     sentence = "a linear model, each of whose answers gets noise and is paid for"
     options = HeadOptions
     asked_by = None
-    chosen_apart = ("lam",)
     centred_images = True
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
-        """Return what a head lacks: with the convexified objective, units and choosing."""
+        """Return what a head lacks: with the convexified objective, units."""
         return convexified_lack(ability, given) or super().lack(ability, given)
 
     def train(self, job: Job, options: HeadOptions) -> Certificate:
@@ -115,13 +107,9 @@ class HeadKind(MeteredKind):
         from training.kinds.head.bundle import save_bundle
         from training.kinds.head.train import train_head
 
-        recipe = recipe_for(job, options)
+        recipe = recipe_for(job, options, default_mu())
         with job.progress.minimising(recipe.tolerance) as report:
             return save_bundle(job.out, train_head(job.records, recipe, job.lineage, report))
-
-    def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
-        """Choose Lambda among heads."""
-        return choose_lambda(job, values, whole, pay)
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
@@ -157,7 +145,6 @@ class HeadKind(MeteredKind):
             ("classes", f"{len(certificate.classes)}: " + shortened(", ".join(certificate.classes))),
             ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
             ("Lambda", f"{certificate.strong_convexity:g}"),
-            *choice_figures(certificate),
             ("tolerance tau", f"{certificate.tolerance:g}"),
             ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
             ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
@@ -167,12 +154,7 @@ class HeadKind(MeteredKind):
 
 def convexified_lack(ability: Ability, given: Mapping[str, Any]) -> str | None:
     """Return what a head lacks with the convexified objective, if that is what is asked for."""
-    return _CONVEXIFIED_LACKS.get(ability) if given.get("objective") == "convexified" else None
+    return CONVEXIFIED_NO_UNITS if ability == "units" and given.get("objective") == "convexified" else None
 
-
-_CONVEXIFIED_LACKS: Mapping[Ability, str] = {
-    "units": CONVEXIFIED_NO_UNITS,
-    "choosing": "a choice by noisy scores is proved for the sum of losses, and not for the convexified objective",
-}
 
 KIND = HeadKind()

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from training.bundles.certificate import LambdaChoice
 from training.errors import TrainingError
 from training.features.maps import NORM_BOUND, FeatureMap
 from training.fields import NAME
@@ -14,7 +13,7 @@ DEFAULT_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Recipe:
-    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau; choice: how Lambda was chosen.
+    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau.
 
     convexity: the choices of the convexified objective; None for the sum of losses.
     """
@@ -23,7 +22,6 @@ class Recipe:
     feature_map: FeatureMap
     strong_convexity: float
     tolerance: float = DEFAULT_TOLERANCE
-    choice: LambdaChoice | None = None
     convexity: Convexity | None = None
 
     def __post_init__(self) -> None:

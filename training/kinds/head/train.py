@@ -46,7 +46,6 @@ def train_head(records: Records, recipe: Recipe, lineage: str, progress: OnNorm 
         lineage,
         unit=records.unit,
         strong_convexity=recipe.strong_convexity,
-        choice=recipe.choice,
         tolerance=recipe.tolerance,
         **derive(recipe.strong_convexity, recipe.tolerance, classes, recipe.feature_map.dimension, convexity),
     )

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness, SystemRandomness
-from training.bundles.certificate import LambdaChoice
 from training.features import rules
 from training.features.maps import FeatureMap
-from training.kinds.head.kind import HeadOptions, choose_lambda, convexified_lack, recipe_for
-from training.kinds.kind import Ability, Job, Pay, PayOnceKind, TrainAlike
+from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
+from training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import Likeness, head_likeness, price_of
 from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import CANARIES, LAMBDA_AMONG_VALUES, PRICE
+from training.kinds.shared_options import CANARIES, PRICE
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 class WeightsOptions(HeadOptions):
     """The options of released weights: those of a head, and a price."""
 
-    lam: Annotated[float, LAMBDA_AMONG_VALUES]
     price: Annotated[int, PRICE]
     canaries: Annotated[int | None, CANARIES] = None
 
@@ -38,10 +36,9 @@ class WeightsKind(PayOnceKind):
     sentence = "a head's weights with noise drawn once"
     options = WeightsOptions
     beside_budget = ("canaries",)
-    chosen_apart = ("lam",)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
-        """Return what they lack: with the convexified objective, units, choosing and canaries."""
+        """Return what they lack: with the convexified objective, units and canaries."""
         if ability == "canaries" and given.get("alpha") is not None:
             return "go with the sum of losses: in the convexified objective a canary changes every record's weight"
         return convexified_lack(ability, given) or super().lack(ability, given)
@@ -51,15 +48,11 @@ class WeightsKind(PayOnceKind):
         from training.kinds.head.train import train_head
         from training.kinds.weights.model import release_weights, save_weights
 
-        recipe = recipe_for(job, options)
+        recipe = recipe_for(job, options, mu_for(options.price))
         with job.progress.minimising(recipe.tolerance) as report:
             head = train_head(job.records, recipe, job.lineage, report)
         released = release_weights(head, options.price, job.lineage, SystemRandomness(), job.records, options.canaries)
         return save_weights(job.out, released)
-
-    def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
-        """Choose Lambda among heads."""
-        return choose_lambda(job, values, whole, pay)
 
     @property
     def planned(self) -> Sequence[PlannedOption]:

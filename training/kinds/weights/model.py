@@ -230,7 +230,6 @@ def release_weights(
         trained.feature_map,
         lineage,
         unit=trained.unit,
-        choice=trained.choice,
         cost=str(Cost((GaussianLoss(vector.mu), *calibration.losses(calibration_mu)))),
         objective=trained.objective,
         convexified=trained.convexified,
