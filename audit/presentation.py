@@ -266,7 +266,6 @@ def _result_content(one: AttackResult) -> dict[str, Any]:
         "interval": [one.low, one.high],
         "tpr_at_low_fpr": {f"{rate:g}": value for rate, value in zip(LOW_RATES, one.true_positive_rates, strict=True)},
         "epsilon_lower_bound": one.epsilon,
-        "threshold_from": "candidates that are not counted" if one.scores.threshold is None else "shadow models",
     }
 
 

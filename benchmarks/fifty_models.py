@@ -65,7 +65,7 @@ def attack_run(run: int) -> dict[str, Any]:
     # Random like every model's, it would make other noise each time.
     head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
     endpoint = BundleEndpoint(head, priced(name, price, CLASSES), rehearsal_key(run))
-    choices = AttackChoices(shadow_models=SHADOW_MODELS, attack_epochs=2, seed=run)
+    choices = AttackChoices(shadow_models=SHADOW_MODELS, seed=run)
     outcome = Attack([endpoint], Candidates(members, others), choices).run()
     verdict = outcome.verdict
     return {

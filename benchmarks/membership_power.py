@@ -103,7 +103,7 @@ def attack_head(run: int, mechanism: Any, confidence: float) -> Outcome:
     # Random like every model's, it would make other noise each time.
     head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
     endpoint = BundleEndpoint(head, mechanism, rehearsal_key(run))
-    choices = AttackChoices(shadow_models=2, attack_epochs=1, confidence=confidence, seed=run)
+    choices = AttackChoices(shadow_models=2, confidence=confidence, seed=run)
     return Attack([endpoint], Candidates(members, others), choices).run()
 
 

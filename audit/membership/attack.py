@@ -1,15 +1,15 @@
 """The whole attack: plan, ask, train shadow models, score every candidate in every way, judge.
 
-Every score of a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing else
-of the endpoint's: shadow models know nothing of it, and neither do thresholds that come from them. So one score has
-seen as many releases as the candidate was asked about, and a decision is compared with what those cost. Where the model
-protects privacy units, candidates are units, asked about with all of their rows.
+Every score of a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing else of
+the endpoint's: shadow models know nothing of it. So one score has seen as many releases as the candidate was asked
+about, and a decision is compared with what those cost. Where the model protects privacy units, candidates are units,
+asked about with all of their rows.
 
-Some thresholds do know of it: those of `loss, best`, of LiRA and of the lower bound of epsilon are chosen on the
-scores of the first quarter of the candidates, and so is the attack that counts. Decisions are counted on the others,
-for which such a threshold is taken as fixed. It was not chosen without the model, though, and what it might tell
-about the records decided on is not charged for. That, and that decisions of one model depend on each other, is why
-the confidence is called nominal.
+Thresholds do know of it: those of every score and of the lower bound of epsilon are chosen on the scores of the
+first quarter of the candidates, and so is the attack that counts. Decisions are counted on the others, for which such a
+threshold is taken as fixed. It was not chosen without the model, though, and what it might tell about the records
+decided on is not charged for. That, and that decisions of one model depend on each other, is why the confidence is
+called nominal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ from audit.membership.claims import (
 from audit.membership.near_copies import near_copies_to_ask
 from audit.membership.own_law import own_law_ratio
 from audit.membership.plan import NOISE_SHARE, QueryPlan, largest_epsilon, make_plan, rows_of_keys
-from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, average_answers, scores_of
+from audit.membership.scoring import average_answers, scores_of
 from audit.membership.shadow_models import (
     Draws,
     Pool,
@@ -59,8 +59,7 @@ class AttackChoices:
 
     copies: rows asked about for each of a candidate's rows, the first one itself, the others next to it. most: at
     most so many candidates of each kind. rows_of_each: at most so many rows of a unit. shadow_epochs: of shadow
-    models that are networks, if not the published ones. attack_networks: whether networks learn from shadow models'
-    answers, too; attack_epochs: theirs.
+    models that are networks, if not the published ones.
     """
 
     shadow_models: int = 20
@@ -71,8 +70,6 @@ class AttackChoices:
     rows_of_each: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
-    attack_networks: bool = False
-    attack_epochs: int = ATTACK_EPOCHS
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +210,8 @@ class Attack:
         what = f"training {draws.count} shadow models of {draws.records} {what_is_protected(model)}s"
         of = None if pool.units is None else pool.of
         trained = self.train(Pool(inputs, pool.y, of), setup.recipe, draws, lambda share: self.progress(what, share))
-        shadow_answers = setup.answers(trained.logits, inputs, draws.seed, int(seen.max()))
-        shadow, place = np.nonzero(trained.members | trained.held_out)
         asked = slice(len(records))
+        shadow = setup.answers(trained.logits[:, asked], inputs[asked], draws.seed, int(seen.max()))
         law = None
         if setup.mechanism is not None:
             law = own_law_ratio(
@@ -230,15 +226,11 @@ class Attack:
             average_answers(by_row[:, usable]),
             records.y,
             member,
-            KnownAnswers(shadow_answers[shadow, place], pool.y[place], trained.members[shadow, place]),
-            shadow_answers[:, asked],
+            shadow,
             trained.members[:, asked],
             choices.seed,
             of=records.of,
             own_law=law,
-            networks=choices.attack_networks,
-            epochs=choices.attack_epochs,
-            progress=self.progress,
         )
         accounts = tuple(endpoint.budget() for endpoint in endpoints)
         charges = charges_of(model, rows, answered, before, accounts, rows_asked, overdraws)

@@ -2,10 +2,8 @@
 
 A privacy unit's score is the mean of its rows' scores.
 
-From the endpoint's answers (n, C), probabilities, to rows with true labels y (n,), and the shadow models' answers.
-
-Attack networks learn from shadow models' answers to tell members' from others' (Shokri et al. 2017). They have one
-hidden layer of 64 neurons, trained with learning rate 0.01 and L2 constant 1e-6 (Lu et al. 2022, Table IV).
+From the endpoint's answers (n, C), probabilities, to rows with true labels y (n,), and the shadow models' answers. Each
+score here was the best in a measured cell of `research/README.md` or `docs/attacks.md`.
 
 The likelihood-ratio attack, LiRA, asks how likely an answer is from models that saw the row, and from others (Carlini
 et al. 2022, Algorithm 1, online, and Section V-C, offline). A row's scaled confidence is taken to be normal over shadow
@@ -17,24 +15,14 @@ RMIA compares p_y(x) over its mean for reference models with the same of records
 the ratio ranks candidates as RMIA does with infinitely many z, and no answer about a z has to be paid for.
 """
 
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from scipy.special import expit, log_ndtr, logsumexp
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_curve
-from sklearn.neural_network import MLPClassifier
 
 from accounting.arrays import Floats, Labels, Mask
 from mechanisms.seeded import derived_seed
-
-ATTACK_EPOCHS = 100
-LARGEST_TRAINING_SET = 10_000
-"""Answers that an attack network learns from at most: more of them take longer and tell it nothing new."""
-_BATCH_SIZE = 100
 
 LEAST_MODELS = 2
 """A row needs so many shadow models that saw it, and that did not, for its mean to be estimated by itself."""
@@ -49,24 +37,11 @@ _LEAST = 1e-308
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One attack's scores. members, others: (n,) each, in a random order. threshold: None if it has none of its own.
-
-    An attack's own threshold comes from shadow models, never from these scores.
-    """
+    """One attack's scores. members, others: (n,) each, in a random order."""
 
     attack: str
     members: Floats
     others: Floats
-    threshold: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class KnownAnswers:
-    """Answers of shadow models, with what is known of each. answers: (n, C); y: (n,); member: (n,), some, not all."""
-
-    answers: Floats
-    y: Labels
-    member: Mask
 
 
 def log_of(answers: Floats) -> Floats:
@@ -132,16 +107,6 @@ def best_threshold(scores: Floats, member: Mask) -> float:
     return float(thresholds[1:][np.argmax((true_positives - false_positives)[1:])])
 
 
-def class_thresholds(scores: Floats, y: Labels, member: Mask, classes: int) -> Floats:
-    """Return each class's best threshold (C,), after Song and Mittal 2021; that of all where a class lacks a kind."""
-    thresholds = np.full(classes, best_threshold(scores, member))
-    for label in range(classes):
-        own = y == label
-        if member[own].any() and not member[own].all():
-            thresholds[label] = best_threshold(scores[own], member[own])
-    return thresholds
-
-
 def _own(answers: Floats, y: Labels) -> Floats:
     own: Floats = np.take_along_axis(answers, y[:, None], axis=1)[:, 0]
     return own
@@ -151,117 +116,38 @@ def scores_of(
     answers: Floats,
     y: Labels,
     member: Mask,
-    shadow_answers: KnownAnswers,
     shadow: Floats,
     seen: Mask,
     seed: int,
     *,
     of: Labels | None = None,
     own_law: Floats | None = None,
-    networks: bool = False,
-    epochs: int = ATTACK_EPOCHS,
-    progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> list[Scores]:
     """Score candidates with answers (n, C), labels y (n,); member: (n,), the truth, which only sorts the scores.
 
-    shadow_answers: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen:
-    (k, n), who was trained on whom. of: (n,), each row's candidate, from 0, where one has several rows: its score is
-    the mean of theirs. own_law: (n,), each row's score by the mechanism's law (`audit.membership.own_law`), if any.
-    networks: whether attack networks are trained, too. epochs: of these.
+    shadow: (k, n, C), the shadow models' answers about the candidates; seen: (k, n), who was trained on whom. of: (n,),
+    each row's candidate, from 0, where one has several rows: its score is the mean of theirs. own_law: (n,), each row's
+    score by the mechanism's law (`audit.membership.own_law`), if any.
     """
-    scores_by_attack: dict[str, tuple[Floats, float | None]] = {}
-    for kind in ("per class", "pooled") if networks else ():
-        on_share = partial(progress, f"training the attack network, {kind}")
-        per_class = kind == "per class"
-        odds = network_scores(shadow_answers, answers, y, seed, per_class=per_class, epochs=epochs, on_share=on_share)
-        scores_by_attack[f"shadow, {kind}"] = (odds, 0.0)
-    loss = log_confidence(answers, y)
-    scores_by_attack["loss, average"] = (
-        loss,
-        float(log_confidence(shadow_answers.answers, shadow_answers.y)[shadow_answers.member].mean()),
-    )
-    scores_by_attack["loss, best"] = (loss, None)
-    scores_by_attack["gap"] = (correctness(answers, y), 0.5)
-    for name, signal in (
-        ("confidence", log_confidence),
-        ("entropy", negative_entropy),
-        ("modified entropy", negative_modified_entropy),
-    ):
-        learnt = class_thresholds(
-            signal(shadow_answers.answers, shadow_answers.y), shadow_answers.y, shadow_answers.member, answers.shape[1]
-        )
-        scores_by_attack[name] = (signal(answers, y) - learnt[y], 0.0)
+    loss, scores_by_attack = log_confidence(answers, y), dict[str, Floats]()
     confidences = scaled_confidence(answers, y)
     shadow_confidences = np.stack([scaled_confidence(one, y) for one in shadow])
     if seen.any():
-        scores_by_attack["LiRA, online"] = (online_ratio(confidences, shadow_confidences, seen), None)
+        scores_by_attack["LiRA, online"] = online_ratio(confidences, shadow_confidences, seen)
     if (seen.any(axis=0) & ~seen.all(axis=0)).any():
-        scores_by_attack["LiRA, pooled"] = (pooled_ratio(confidences, shadow_confidences, seen), None)
+        scores_by_attack["LiRA, pooled"] = pooled_ratio(confidences, shadow_confidences, seen)
     if not seen.all():
-        scores_by_attack["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
+        scores_by_attack["LiRA, offline"] = offline_ratio(confidences, shadow_confidences, seen)
     shadow_losses = np.stack([log_confidence(one, y) for one in shadow])
-    scores_by_attack["RMIA"] = (relative_confidence(loss, shadow_losses, seen), None)
+    scores_by_attack["RMIA"] = relative_confidence(loss, shadow_losses, seen)
     if own_law is not None:
-        scores_by_attack["own law"] = (own_law, None)
+        scores_by_attack["own law"] = own_law
     of = np.arange(len(y)) if of is None else of
     rows = np.bincount(of)
     order = order_of(len(rows), seed)
     inside = (np.bincount(of, member) > 0)[order]
-    means = {name: (np.bincount(of, scores) / rows)[order] for name, (scores, _) in scores_by_attack.items()}
-    return [
-        Scores(name, means[name][inside], means[name][~inside], scores_by_attack[name][1]) for name in scores_by_attack
-    ]
-
-
-def network_scores(
-    shadow_answers: KnownAnswers,
-    answers: Floats,
-    y: Labels,
-    seed: int,
-    *,
-    per_class: bool,
-    epochs: int = ATTACK_EPOCHS,
-    on_share: Callable[[float], None] = lambda _: None,
-) -> Floats:
-    """Return the log-odds of membership (n,) that a network learns: above 0 where membership is the likelier.
-
-    per_class: a network for each true label, which learns from answers about records of that label alone; a label
-    without members or without others is left to one that learns from all. If not: one network, told the label as well.
-    """
-    everyone = np.random.default_rng(derived_seed(seed, "attack network")).permutation(len(shadow_answers.y))
-    shown_answers = shadow_answers.answers, answers
-    if not per_class:
-        one_hot = np.eye(answers.shape[1])
-        shown_answers = (
-            np.column_stack([shadow_answers.answers, one_hot[shadow_answers.y]]),
-            np.column_stack([answers, one_hot[y]]),
-        )
-    scores, labels = np.empty(len(y)), np.unique(y) if per_class else [None]
-    for done, label in enumerate(labels, start=1):
-        own, decided = everyone, np.full(len(y), fill_value=True)
-        if label is not None:
-            own, decided = everyone[shadow_answers.y[everyone] == label], y == label
-            if not shadow_answers.member[own].any() or shadow_answers.member[own].all():
-                own = everyone
-        own = own[:LARGEST_TRAINING_SET]
-        network = MLPClassifier(
-            hidden_layer_sizes=(64,),
-            activation="tanh",
-            alpha=1e-6,
-            batch_size=min(_BATCH_SIZE, len(own)),
-            learning_rate_init=0.01,
-            max_iter=epochs,
-            n_iter_no_change=epochs,
-            tol=0.0,
-            random_state=derived_seed(seed, "attack network", str(label)) % 2**32,
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # so many epochs were asked for
-            network.fit(shown_answers[0][own], shadow_answers.member[own])
-        odds = log_of(network.predict_proba(shown_answers[1][decided]))
-        scores[decided] = odds[:, 1] - odds[:, 0]
-        on_share(done / len(labels))
-    return scores
+    means = {name: (np.bincount(of, scores) / rows)[order] for name, scores in scores_by_attack.items()}
+    return [Scores(name, mean[inside], mean[~inside]) for name, mean in means.items()]
 
 
 def order_of(count: int, seed: int) -> Labels:

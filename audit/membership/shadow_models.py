@@ -199,12 +199,11 @@ ShadowRecipe = NetworkRecipe | HeadRecipe | OwnRecipe
 class ShadowModels:
     """Trained shadow models, as what they say of the pool's records.
 
-    members: (k, N), who was trained on. held_out: (k, N), as many others, to learn from. logits: (k, N, C).
+    members: (k, N), who was trained on. logits: (k, N, C).
     device: where they were trained, which decides their logits' last digits.
     """
 
     members: Mask
-    held_out: Mask
     logits: Floats
     device: Device
 
@@ -214,7 +213,6 @@ class ShadowModels:
             raise ValueError(f"some shadow models were trained on {self.device!r} and others on {other.device!r}")
         return ShadowModels(
             np.concatenate([self.members, other.members]),
-            np.concatenate([self.held_out, other.held_out]),
             np.concatenate([self.logits, other.logits]),
             self.device,
         )
@@ -245,19 +243,18 @@ class Draws:
         """Return each model's seed."""
         return tuple(derived_seed(self.seed, "shadow", str(self.first + model)) for model in range(self.count))
 
-    def rows(self, pool: int) -> tuple[Integers, Integers]:
-        """Return members and others of each model, (count, records) each, out of 0..pool-1, disjoint.
+    def rows(self, pool: int) -> Integers:
+        """Return the members of each model, (count, records), out of 0..pool-1.
 
-        Raises ValueError where the pool is too small for both.
+        Raises ValueError where the pool is too small for as many others, whom a model never saw.
         """
         if 2 * self.records > pool:
             raise ValueError(
                 f"{self.records} members and as many others for each shadow model need {2 * self.records}, and there "
                 f"are {pool}: give more of the same distribution, or fewer to each with " + OptionName("shadow_records")
             )
-        orders = [np.random.default_rng(seed).permutation(pool)[: 2 * self.records] for seed in self.seeds()]
-        both = np.stack(orders).astype(np.int64)
-        return both[:, : self.records], both[:, self.records :]
+        orders = [np.random.default_rng(seed).permutation(pool)[: self.records] for seed in self.seeds()]
+        return np.stack(orders).astype(np.int64)
 
 
 def train_shadow_models(
@@ -270,7 +267,7 @@ def train_shadow_models(
     where: Device = "cpu" if isinstance(recipe, OwnRecipe) else training_device(device)
     of = np.arange(len(pool.y)) if pool.of is None else pool.of
     units = int(of.max()) + 1
-    members, others = draws.rows(units)
+    members = draws.rows(units)
     rows, weights = (members, None) if pool.of is None else _rows_of_units(members, of)
     if isinstance(recipe, OwnRecipe):
         logits = _train_own(pool, recipe, draws, _mask(members, units)[:, of], on_share)
@@ -278,7 +275,7 @@ def train_shadow_models(
         logits = _train_heads(pool, recipe, rows, weights, where, on_share)
     else:
         logits = _train_networks(pool, recipe, draws, rows, where, on_share)
-    return ShadowModels(_mask(members, units)[:, of], _mask(others, units)[:, of], logits.astype(np.float64), where)
+    return ShadowModels(_mask(members, units)[:, of], logits.astype(np.float64), where)
 
 
 def _rows_of_units(units: Integers, of: Labels) -> tuple[Integers, NDArray[np.float32]]:
@@ -360,7 +357,7 @@ _DEFAULT_STRENGTH = 1.0
 _LARGEST_BLOCK = 200_000
 """Answers that are released at once, for their words of randomness take many times their own memory."""
 _MOST_EPOCHS = 200
-_WITHOUT_NOISE = "shadow models answer without the target's noise, which an attack that they train does not expect"
+_WITHOUT_NOISE = "shadow models answer without the target's noise, which the scores take for their spread"
 
 
 @dataclass(frozen=True, eq=False)
@@ -522,7 +519,7 @@ def _check(address: str) -> None:
         raise ConnectionError(advice) from error
 
 
-def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any, Device]:
+def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Device]:
     """Train a share on the processor, whatever else the worker's machine has: shares of one attack must be alike."""
     trained = train_shadow_models(Pool(*shared), recipe, draws, device="cpu")
-    return trained.members, trained.held_out, trained.logits, trained.device
+    return trained.members, trained.logits, trained.device

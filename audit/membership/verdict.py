@@ -293,11 +293,9 @@ def verdict(
 def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> AttackResult:
     some_in, rest_in = np.split(scores.members, [round(SELECTION_SHARE * len(scores.members))])
     some_out, rest_out = np.split(scores.others, [round(SELECTION_SHARE * len(scores.others))])
-    chosen = scores.threshold
-    if chosen is None:
-        chosen = best_threshold(
-            np.concatenate([some_in, some_out]), np.repeat([True, False], [len(some_in), len(some_out)])
-        )
+    chosen = best_threshold(
+        np.concatenate([some_in, some_out]), np.repeat([True, False], [len(some_in), len(some_out)])
+    )
     at_selection = errors_at(some_in, some_out, chosen)
     errors = errors_at(rest_in, rest_out, chosen)
     low, high = advantage_interval(errors, confidence)

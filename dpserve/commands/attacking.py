@@ -78,9 +78,6 @@ class ShadowOptions(Options):
         panel=SHADOWS,
         default_text="cuda where PyTorch finds a device, else cpu; on Ray cpu",
     )
-    attack_networks: bool = option(
-        False, "Train networks on shadow models' answers, too: most of the time, for little.", panel=SHADOWS
-    )
 
     def trainer(self) -> "TrainShadows":
         """Return what trains them. Raises TrainingError, before anything is asked, for a device that is not there."""
@@ -209,7 +206,6 @@ def attack(
             most=of.candidates,
             rows_of_each=of.rows_of_each,
             seed=seed,
-            attack_networks=shadows.attack_networks,
         )
         train = shadows.trainer()
         with _resumable(errors, journal), shares("attack") as progress:

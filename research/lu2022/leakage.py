@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Labels
-from audit.membership.scoring import KnownAnswers
+from accounting.arrays import Floats, Labels, Mask
 from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research.data.sampling import two_disjoint_sets
@@ -28,6 +27,15 @@ TRAINING_SET = 24_000
 
 
 EPOCHS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class KnownAnswers:
+    """Answers of shadow models, with what is known of each. answers: (n, C); y: (n,); member: (n,), some, not all."""
+
+    answers: Floats
+    y: Labels
+    member: Mask
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ def finished(run, best):
         "mechanism": name,
         "price": price,
         "best": best,
-        "of_each_attack": {"gap": best, "loss, best": 0.1},
+        "of_each_attack": {"RMIA": best, "LiRA, online": 0.1},
         "largest_epsilon": 0.0,
         "bound_one_step": 0.25,
         "decided": [188, 188],

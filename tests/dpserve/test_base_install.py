@@ -51,7 +51,7 @@ def test_a_model_is_attacked(run, bundle, bare):
     for name, rows in (("members.csv", lines[1:101]), ("others.csv", lines[101:])):
         (run.folder / name).write_text("\n".join([lines[0], *rows]) + "\n")
     files = ["--members", "members.csv", "--non-members", "others.csv", "--label", "ok", "--ignore", "id"]
-    done = bare("attack", bundle, *files, "--shadow-models", 2, "--shadow-records", 20, "--attack-networks")
+    done = bare("attack", bundle, *files, "--shadow-models", 2, "--shadow-records", 20)
     assert "LiRA, online" in done.stdout
     assert "shadow, pooled" in done.stdout
 

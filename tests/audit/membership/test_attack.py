@@ -33,8 +33,8 @@ from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
 from training.kinds.published.train import train_published
 
-REMEMBERING = AttackChoices(shadow_models=4, attack_epochs=3, shadow_epochs=600)
-QUICK = AttackChoices(shadow_models=4, attack_epochs=1, seed=1)
+REMEMBERING = AttackChoices(shadow_models=4, shadow_epochs=600)
+QUICK = AttackChoices(shadow_models=4, seed=1)
 
 
 def test_http_and_bundle_agree_in_every_figure(serve, bundle, candidates):
@@ -151,9 +151,7 @@ def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
 
 def test_more_answers_of_one_row_cost_more_and_are_held_to_more(bundle, candidates):
     once = Attack(bundle(rho=0.401), candidates, QUICK).run()
-    often = Attack(
-        bundle(rho=0.401), candidates, AttackChoices(shadow_models=4, attack_epochs=1, copies=4, confidence=0.8)
-    ).run()
+    often = Attack(bundle(rho=0.401), candidates, AttackChoices(shadow_models=4, copies=4, confidence=0.8)).run()
     assert (once.plan.of_each, often.plan.of_each) == (40, 10)
     assert often.releases == 4
     assert often.verdict.decision.rho == pytest.approx(4 * once.verdict.decision.rho)

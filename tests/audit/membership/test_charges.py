@@ -13,7 +13,7 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 
-QUICK = AttackChoices(shadow_models=2, attack_epochs=1, seed=1)
+QUICK = AttackChoices(shadow_models=2, seed=1)
 
 
 class Free(BundleEndpoint):

@@ -26,7 +26,7 @@ def released(head):
 
 
 def test_a_decision_is_held_against_the_whole_release_however_many_keys_asked(released, candidates):
-    choices = AttackChoices(shadow_models=2, attack_epochs=1)
+    choices = AttackChoices(shadow_models=2)
     outcome = Attack([ReleaseEndpoint(released) for _ in range(2)], candidates, choices).run()
     assert outcome.decided == (60, 60)
     assert outcome.plan.left is None

@@ -18,7 +18,7 @@ from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DELTA, draw
 from training.kinds.weights.model import release_weights
 
-CHOICES = AttackChoices(shadow_models=2, attack_epochs=1, seed=3)
+CHOICES = AttackChoices(shadow_models=2, seed=3)
 PRICE = 0.005
 """The price of a row, as rho, behind Gaussian(10)."""
 

@@ -11,8 +11,6 @@ from hypothesis.extra.numpy import arrays
 
 from audit.membership import scoring
 from audit.membership.scoring import (
-    KnownAnswers,
-    network_scores,
     offline_ratio,
     online_ratio,
     pooled_ratio,
@@ -87,14 +85,6 @@ def test_the_best_threshold_is_the_best_of_all(pairs):
     assert advantage(scoring.best_threshold(scores, member)) == pytest.approx(best)
 
 
-def test_class_thresholds_fall_back_where_a_class_is_one_sided():
-    scores = np.array([1.0, 0.0, 5.0, 4.0, 9.0])
-    y, member = np.array([0, 0, 1, 1, 2]), np.array([True, False, True, False, True])
-    found = scoring.class_thresholds(scores, y, member, 4)
-    assert found[:2].tolist() == [1.0, 5.0]
-    assert found[2] == found[3] == scoring.best_threshold(scores, member)
-
-
 def simulated(k, n, shift=2.0, seed=0):
     """Scaled confidences: each row has a mean of its own, and models that saw it are `shift` above."""
     generator = np.random.default_rng(seed)
@@ -157,47 +147,10 @@ def test_the_relative_confidence_ranks_as_rmia_does_with_many_records_of_the_pop
     assert (np.diff(shares[np.argsort(scores)]) >= 0).all()
 
 
-def test_attack_networks_are_trained_when_asked_for():
-    known = surer(60, 0, boost=1.0)
-    shadow, seen = np.stack([known.answers] * 4), np.arange(4)[:, None] % 2 == np.arange(60) % 2
-    for networks in (False, True):
-        scores = scoring.scores_of(
-            known.answers, known.y, known.member, known, shadow, seen, 0, networks=networks, epochs=1
-        )
-        assert ("shadow, pooled" in {one.attack for one in scores}) == networks
-        assert "RMIA" in {one.attack for one in scores}
-
-
 def test_what_cannot_be_fitted_is_refused():
     x, shadow, seen, _ = simulated(8, 50)
     with pytest.raises(ValueError, match="train more of them"):
         online_ratio(x, shadow, np.zeros_like(seen))
-
-
-def surer(n, seed, boost, classes=4):
-    """Members' answers are surer of the true label by `boost` in logits."""
-    generator = np.random.default_rng(seed)
-    y, member = generator.integers(classes, size=n), np.arange(n) % 2 == 0
-    z = generator.standard_normal((n, classes))
-    z[np.arange(n), y] += 1 + boost * member
-    return KnownAnswers(softmax(z), y, member)
-
-
-@pytest.mark.parametrize("per_class", [True, False])
-def test_attack_networks_tell_members_apart_and_guess_where_they_are_alike(per_class):
-    known, seen, alike = surer(800, 0, boost=3.0), surer(1000, 1, boost=3.0), surer(1000, 2, boost=0.0)
-    said = network_scores(known, seen.answers, seen.y, 0, per_class=per_class, epochs=24) > 0
-    # The best rule has TPR - FPR of 0.7 here; 500 of each leave a deviation of 0.03.
-    assert said[seen.member].mean() - said[~seen.member].mean() > 0.4
-    said = network_scores(known, alike.answers, alike.y, 0, per_class=per_class, epochs=24) > 0
-    # No rule does better than chance: Hoeffding puts 0.25 at 2 exp(-2 * 500 * 0.125^2) < 4e-7 for either rate.
-    assert abs(said[alike.member].mean() - said[~alike.member].mean()) < 0.25
-
-
-def test_a_class_that_shadow_models_never_saw_from_both_sides_is_left_to_all():
-    known = surer(600, 0, boost=3.0)
-    lacking = KnownAnswers(known.answers, known.y, known.member & (known.y != 2))
-    assert np.isfinite(network_scores(lacking, known.answers, known.y, 0, per_class=True, epochs=2)).all()
 
 
 def test_a_distance_that_all_rows_share_is_learnt_from_all_of_them():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from accounting.losses import Cost, GaussianLoss
 from audit.estimators import Errors
@@ -78,12 +79,11 @@ def test_a_bound_that_no_attack_would_exceed_is_named():
 
 
 def test_the_interval_holds_the_truth():
-    """The truth is 2 Phi(1/2) - 1 at the threshold 1/2: 100 intervals at 0.9999, as above."""
-    truth = 0.3829249
+    """The truth is Phi(t) - Phi(t - 1) at the threshold t: 100 intervals at 0.9999, as above."""
     outside = 0
     for seed in range(100):
-        scores = gaussian_scores(1.0, 200, seed)
-        one = verdict([Scores("fixed", scores.members, scores.others, 0.5)], TIGHT, TIGHT, 0.9999).best
+        one = verdict([gaussian_scores(1.0, 200, seed)], TIGHT, TIGHT, 0.9999).best
+        truth = scipy.stats.norm.cdf(one.threshold) - scipy.stats.norm.cdf(one.threshold - 1)
         outside += not one.low <= truth <= one.high
         assert one.low <= one.advantage <= one.high
     assert outside <= 2

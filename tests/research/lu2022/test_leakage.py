@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from audit.membership.scoring import KnownAnswers
 from research.lu2022 import printed, rivals
 from research.lu2022.__main__ import app
-from research.lu2022.leakage import train_blind_networks
+from research.lu2022.leakage import KnownAnswers, train_blind_networks
 
 SMALL = ("--dataset", "location", "--repeats", "2", "--n", "50", "--epochs", "12", "--epsilons", "0.1,1000000")
 
