@@ -54,13 +54,9 @@ SETTINGS: dict[str, Setting] = {
     "digits": Setting("digits", "ssim", 100, 0.01, None, holdout=1000),
     "mnist": Setting("mnist", "ssim", 100, 0.01, "mnist"),
     "adult": Setting("adult", "manhattan", 1000, 0.001, "adult"),
-    "purchase-100": Setting("purchase-100", "hamming", 1000, 0.001, "purchase-100"),
     "retail-100": Setting("retail-100", "hamming", 1000, 0.001, "purchase-100"),
 }
-"""The paper's sizes and measures, by data set. purchase-100 needs its publisher's file, `dataset_purchase`.
-
-retail-100 is not Purchase-100, which it stands beside.
-"""
+"""The paper's sizes and measures, by data set. retail-100 is not Purchase-100, which it stands beside."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +93,6 @@ def network_for(name: str) -> Gradients:
         return ConvolutionalNetwork(mnist.SIDE, mnist.CLASSES, filters=(4, 8))
     widths = {
         "adult": (104, 6, 6, 2),
-        "purchase-100": (600, 128, 100),
         "retail-100": (600, 128, 100),
         "digits": (64, 16, 10),
     }

@@ -1,12 +1,11 @@
-"""Public data sets by name: the eleven of Lu et al., baskets of the shape of Purchase-100, and digits."""
+"""Public data sets by name: four of Lu et al.'s eleven, baskets of the shape of Purchase-100, and digits."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from research.data import adult, cifar, location, mnist, purchase, retail, texas
+from research.data import adult, cifar, location, mnist, retail
 from research.data.labelled import LabelledSet
 from training.inputs.digits import load_digits
 
@@ -14,10 +13,7 @@ READERS: dict[str, Callable[[Path], LabelledSet]] = {
     "adult": adult.read,
     "mnist": mnist.read,
     "location": location.read,
-    **{f"purchase-{classes}": partial(purchase.read, classes=classes) for classes in purchase.CLASS_COUNTS},
     "cifar-10": cifar.read_10,
-    "cifar-100": cifar.read_100,
-    "texas-100": texas.read,
     "retail-100": retail.read,
 }
 

@@ -1,6 +1,6 @@
-"""Text files of 0/1 features, one record a line: the form in which Location, Purchase and Texas are distributed.
+"""Text files of 0/1 features, one record a line: the form in which Location is distributed.
 
-A line is read as bytes, because these files hold up to 400 million digits: digits stand at even places and commas at
+A line is read as bytes, because it holds many digits: digits stand at even places and commas at
 odd ones. Any other line is an error that names file, line and column.
 """
 
@@ -27,19 +27,6 @@ def read_labelled(path: Path, features: int, classes: int) -> tuple[Features, La
         labels.append(_label(path, number, label.strip(b'" '), classes))
         rows.append(_digits(path, number, digits, features, first_column=2))
     return _stack(path, rows), np.array(labels, dtype=np.int64)
-
-
-def read_features(path: Path, features: int) -> Features:
-    """Lines `0,1,...` of features alone."""
-    return _stack(path, [_digits(path, number, line, features, first_column=1) for number, line in _lines(path)])
-
-
-def read_labels(path: Path, classes: int) -> Labels:
-    """Lines of one label in 1..classes each. Returns labels from 0."""
-    labels = [_label(path, number, line.strip(b'" '), classes) for number, line in _lines(path)]
-    if not labels:
-        raise DataError(f"{path}: the file is empty")
-    return np.array(labels, dtype=np.int64)
 
 
 def _lines(path: Path) -> "list[tuple[int, bytes]]":

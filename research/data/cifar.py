@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100: 60,000 colour images of 32 x 32 (Krizhevsky 2009).
+"""CIFAR-10: 60,000 colour images of 32 x 32 (Krizhevsky 2009).
 
-Distributed as Python pickles of dictionaries with `data`, (n, 3072) unsigned bytes, and `labels` or `fine_labels`. A
+Distributed as Python pickles of dictionaries with `data`, (n, 3072) unsigned bytes, and `labels`. A
 pickle can run any program, so that nothing but NumPy arrays is allowed to come out of these.
 """
 
@@ -17,7 +17,6 @@ from training.errors import DataError
 
 FEATURES = 3072
 _BATCHES_10 = tuple(f"cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"))
-_BATCHES_100 = ("cifar-100-python/train", "cifar-100-python/test")
 _JPEG_NPZ = "cifar10_jpeg.npz"
 
 
@@ -30,14 +29,6 @@ def read_10(directory: Path) -> LabelledSet:
         lacking = next(name for name in _BATCHES_10 if not (directory / name).exists())
         raise missing("cifar-10", directory, lacking, _JPEG_NPZ)
     return _from_jpeg(npz)
-
-
-def read_100(directory: Path) -> LabelledSet:
-    """CIFAR-100 with its fine labels."""
-    for name in _BATCHES_100:
-        if not (directory / name).exists():
-            raise missing("cifar-100", directory, name)
-    return _from_batches("cifar-100", [directory / name for name in _BATCHES_100], "fine_labels", 100)
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -15,10 +15,9 @@ from research.bernau2021.experiments import (
     membership_advantage,
     network_for,
     pair_of,
-    read,
 )
 from research.bernau2021.games import play
-from training.errors import DataError
+from research.data.labelled import LabelledSet
 
 
 def test_games_on_digits(tmp_path):
@@ -54,15 +53,12 @@ def test_the_membership_adversary_accuses_losses_below_the_members_mean():
     assert membership_advantage(np.ones(4), np.ones(4)) == 0
 
 
-def test_purchase_100_is_played_on_where_its_file_is_given(tmp_path):
-    with pytest.raises(DataError, match="dataset_purchase"):
-        CliRunner().invoke(app, ["--dataset", "purchase-100", "--data-dir", str(tmp_path)], catch_exceptions=False)
+def test_the_networks_of_baskets_are_played_on(tmp_path):
     rng = np.random.default_rng(0)
-    rows = [",".join(map(str, [label % 100 + 1, *rng.integers(2, size=600)])) for label in range(60)]
-    (tmp_path / "dataset_purchase").write_text("\n".join(rows))
-    small = replace(SETTINGS["purchase-100"], records=30, holdout=30)
-    pair = pair_of(small, read("purchase-100", tmp_path), "bounded", 0)
-    outcome = play(network_for("purchase-100"), pair, replace(choices_of(small, "global"), steps=2), 1)
+    baskets = LabelledSet("retail-100", rng.integers(2, size=(60, 600)).astype(np.float32), np.arange(60), 100, "made")
+    small = replace(SETTINGS["retail-100"], records=30, holdout=30)
+    pair = pair_of(small, baskets, "bounded", 0)
+    outcome = play(network_for("retail-100"), pair, replace(choices_of(small, "global"), steps=2), 1)
     assert outcome.sensitivities.shape == (2,)
 
 

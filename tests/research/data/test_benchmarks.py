@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from research.data import adult, benchmarks, cifar, location, mnist, purchase, texas
+from research.data import adult, benchmarks, cifar, location, mnist
 from research.data.labelled import LabelledSet
 from training.errors import DataError
 
@@ -20,12 +20,11 @@ def bits(n: int, features: int) -> np.ndarray:
     return RNG.integers(0, 2, size=(n, features))
 
 
-def binary_csv(path: Path, X: np.ndarray, labels: list[int] | None, quote: str = "") -> None:
+def binary_csv(path: Path, X: np.ndarray, labels: list[int], quote: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for row, digits in enumerate(X.tolist()):
-        label = [] if labels is None else [f"{quote}{labels[row]}{quote}"]
-        lines.append(",".join([*label, *map(str, digits)]))
+        lines.append(",".join([f"{quote}{labels[row]}{quote}", *map(str, digits)]))
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -42,11 +41,11 @@ def test_what_is_missing_is_named_with_where_it_goes(name: str, tmp_path: Path) 
 
 
 def test_an_unknown_set_is_named() -> None:
-    with pytest.raises(ValueError, match=r"no data set 'iris'.*texas-100"):
+    with pytest.raises(ValueError, match=r"no data set 'iris'.*retail-100"):
         benchmarks.read("iris", Path())
 
 
-# Location, Purchase and Texas: text files of 0 and 1
+# Location: a text file of 0 and 1
 
 
 def test_location_is_read(tmp_path: Path) -> None:
@@ -66,36 +65,6 @@ def test_location_is_read_from_npz(tmp_path: Path) -> None:
     found = benchmarks.read("location", tmp_path)
     np.testing.assert_array_equal(found.X, X)
     assert found.y.tolist() == [0, 5, 29]
-
-
-@pytest.mark.parametrize("classes", purchase.CLASS_COUNTS)
-def test_purchase_is_read(classes: int, tmp_path: Path) -> None:
-    X = bits(3, purchase.FEATURES)
-    name = "dataset_purchase" if classes == 100 else f"dataset_purchase_{classes}"
-    binary_csv(tmp_path / name, X, [1, classes, 2])
-    found = benchmarks.read(f"purchase-{classes}", tmp_path)
-    np.testing.assert_array_equal(found.X, X)
-    assert found.y.tolist() == [0, classes - 1, 1]
-
-
-def test_purchase_is_clustered_anew_where_only_the_hundred_are_there_and_says_so(tmp_path: Path) -> None:
-    two = np.repeat([[0] * 600, [1] * 600], 10, axis=0) ^ (RNG.random((20, 600)) < 0.05)
-    binary_csv(tmp_path / "dataset_purchase", two, [1] * 20)
-    found = benchmarks.read("purchase-2", tmp_path)
-    assert "clustered anew into 2" in found.source
-    assert set(found.y[:10].tolist()).isdisjoint(found.y[10:].tolist())
-
-
-def test_texas_is_read(tmp_path: Path) -> None:
-    X = bits(3, texas.FEATURES)
-    binary_csv(tmp_path / "texas/100/feats", X, None)
-    (tmp_path / "texas/100/labels").write_text("1\n100\n50\n")
-    found = benchmarks.read("texas-100", tmp_path)
-    np.testing.assert_array_equal(found.X, X)
-    assert found.y.tolist() == [0, 99, 49]
-    (tmp_path / "texas/100/labels").write_text("1\n100\n")
-    with pytest.raises(DataError, match=r"3 records.*2 labels"):
-        benchmarks.read("texas-100", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +87,11 @@ def test_a_wrong_line_is_named(change: tuple[str, str], said: str, tmp_path: Pat
 
 
 def test_a_truncated_last_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "dataset_purchase"
-    binary_csv(path, bits(3, purchase.FEATURES), [1, 2, 3])
+    path = tmp_path / "bangkok"
+    binary_csv(path, bits(3, location.FEATURES), [1, 2, 3])
     path.write_bytes(path.read_bytes()[:-500])
-    with pytest.raises(DataError, match=r"dataset_purchase, line 3: \d+ features, not 600"):
-        purchase.read(tmp_path, 100)
+    with pytest.raises(DataError, match=r"bangkok, line 3: \d+ features, not 446"):
+        location.read(tmp_path)
 
 
 def test_empty_files_are_named(tmp_path: Path) -> None:
@@ -281,12 +250,6 @@ def test_cifar_10_is_read(tmp_path: Path) -> None:
     found = benchmarks.read("cifar-10", tmp_path)
     np.testing.assert_allclose(found.X, np.concatenate(data) / 255, rtol=1e-6)
     assert found.y.tolist() == [0, 9] * 6
-
-
-def test_cifar_100_is_read_with_fine_labels(tmp_path: Path) -> None:
-    cifar_batch(tmp_path / "cifar-100-python/train", b"fine_labels", [99, 1, 2])
-    cifar_batch(tmp_path / "cifar-100-python/test", b"fine_labels", [4])
-    assert benchmarks.read("cifar-100", tmp_path).y.tolist() == [99, 1, 2, 4]
 
 
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
