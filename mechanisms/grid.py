@@ -132,11 +132,6 @@ def square_root_down(number: Fraction) -> Fraction:
     return Fraction(math.isqrt((number.numerator << 2 * bits) // number.denominator), 1 << bits)
 
 
-def square_root_up(number: Fraction) -> Fraction:
-    """Return the square root, rounded up by at most 2^-160."""
-    return square_root_down(number) + Fraction(1, 1 << 160)
-
-
 def round_up(number: Fraction) -> float:
     """Return the smallest float that is at least `number`."""
     nearest = float(number)
