@@ -478,7 +478,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     else:
         found = by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
     watcher.hear(Planned(found.reason, found.warnings))
-    made = found.training_options(n, whole, queries, modality)
+    made = found.training_options(n, whole, queries)
     chosen = found.chosen
     recommended = kinds.default_kind() if chosen.release is None else kinds.kind_named(chosen.release)
     made |= {name: options[name] for name in recommended.beside_budget if name in options}

@@ -283,7 +283,7 @@ def _plan_before_training(
             plot, budget, found.option, names, points_about(budget, lambda whole: rows.recommended(given, whole))
         )
     answers = None if given.queries is None else plan_answers(budgets, classes=rows.classes, queries=given.queries)
-    command = _command(found, rows, given, found.training_options(rows.count, whole, given.queries, rows.modality))
+    command = _command(found, rows, given, found.training_options(rows.count, whole, given.queries))
     shown = Comparison(budget, given.queries, found, rows.note(given), command, answers)
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))

@@ -98,8 +98,7 @@ class PlannedOption:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for options. n: declared; share: in picorho, of the model or of each answer; rows: their modality."""
+    """A plan for options. n: declared; share: in picorho, of the model or of each answer."""
 
     n: int
     share: int
-    rows: Modality | None = None

@@ -97,12 +97,9 @@ class Recommendation:
         """The chosen option."""
         return option_named(self.option)
 
-    def training_options(
-        self, n: int, whole: int, queries: int | None, modality: Modality | None = None
-    ) -> dict[str, Any]:
+    def training_options(self, n: int, whole: int, queries: int | None) -> dict[str, Any]:
         """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
 
-        modality: of the rows.
         No release takes more than LARGEST_RELEASE_RHO of the budget. Raises ValueError for noise on each answer
         without a number of queries, or for more of them than the budget pays for.
         """
@@ -112,7 +109,7 @@ class Recommendation:
                 raise ValueError("no budget pays for unlimited answers one by one")
             _check_answers(whole, queries)
             share = whole // queries
-        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share, modality))
+        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share))
 
 
 def _check_answers(whole: int, queries: int) -> None:
