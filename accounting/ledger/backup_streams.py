@@ -164,8 +164,8 @@ class _Thread(threading.Thread):
             raise self._failure
 
 
-def read_lines(source: BinaryIO, keys: Sequence[Any] = (), option: str = "identity") -> Iterator[str]:
-    """Yield the lines of a backup. keys: the `identities` for one that is encrypted; option: by which they are given.
+def read_lines(source: BinaryIO, keys: Sequence[Any] = ()) -> Iterator[str]:
+    """Yield the lines of a backup. keys: the `identities` for one that is encrypted.
 
     Raises CannotRecover for bytes that are no backup's, were cut short or altered, or that no key decrypts; OSError
     where they cannot be read.
@@ -174,7 +174,9 @@ def read_lines(source: BinaryIO, keys: Sequence[Any] = (), option: str = "identi
     whole = _Joined(start, source)
     if start.startswith(_AGE):
         if not keys:
-            raise SecretKeyMissing("the file is encrypted: name the file of a secret key with " + OptionName(option))
+            raise SecretKeyMissing(
+                "the file is encrypted: name the file of a secret key with " + OptionName("identity")
+            )
         yield from _decrypted_lines(whole, keys)
     elif start.startswith(_ZSTANDARD):
         yield from _decompressed_lines(cast(BinaryIO, whole))

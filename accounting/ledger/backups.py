@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from accounting.ledger.accounts import UNREADABLE, reading
 from accounting.ledger.books import Books
@@ -30,7 +29,6 @@ from accounting.ledger.receipts import (
     Receipt,
     Terms,
     account_subject,
-    digest,
     entry_of_act,
     entry_of_receipt,
 )
@@ -38,13 +36,11 @@ from accounting.ledger.store import binary
 from accounting.ledger.values import BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.verification import Watcher, all_acts, receipt_pages, unwatched
 from accounting.ledger.wire import LineageKeys, read_account
-from accounting.messages import OptionName
 
 _FORMAT = "dpserve ledger backup 7"
 _FORMER_FORMAT = "dpserve ledger backup 6"
 """That of backups which know no blocks, and are read all the same: no lineage of theirs has any."""
 
-_SECTION = '{"section":'
 _ENTRIES_OF_A_STREAM = 500
 _ENTRIES_IN_A_CALL = 2500
 _MOST_WAITING = 100_000
@@ -67,40 +63,12 @@ class _Section(Struct, frozen=True):
     services: dict[bytes, bytes]
     acts: list[Act]
     blocks: dict[str, dict[bytes, bytes]] = {}
-    after: int = 0
-    """The number of the newest receipt in the links of a chain before this one."""
-
-
-class Link(Struct, frozen=True):
-    """The place of a backup in a chain: its id, the number from 1, and the digest that the one before ends with.
-
-    A link has the accounts as they are, and the acts and receipts since the link before.
-    """
-
-    chain: str
-    number: int
-    previous: str = ""
-
-
-class Extent(Struct, frozen=True):
-    """The part of a lineage that the links of a chain hold: what the next link must follow.
-
-    receipts, acts: how many; newest: a digest of the newest receipt, act: the hash of the newest act; links: those that
-    each service's next call must carry.
-    """
-
-    receipts: int
-    acts: int
-    newest: bytes
-    act: bytes
-    links: dict[str, bytes]
 
 
 class _Line(Struct, frozen=True, omit_defaults=True):
-    """A line of a backup: its format and place in a chain, a lineage, a receipt of it, or the SHA-256 of all before."""
+    """A line of a backup: its format, a lineage, a receipt of it, or the SHA-256 of all lines before."""
 
     format: str = ""
-    link: Link | None = None
     section: _Section | None = None
     receipt: Receipt | None = None
     end: str = ""
@@ -112,115 +80,53 @@ async def backup(ledger: Ledger, lineages: Sequence[str] = (), *, watch: Watcher
     Raises CannotRecover, at the latest instead of the last line, for a lineage whose books are not right: restoring
     them could spend less than was spent.
     """
-    async for line in Backup(ledger, lineages, watch=watch).lines():
-        yield line
+    summed = hashlib.sha256()
+    async for line in _sections(ledger, lineages or await ledger.lineage_names(), watch):
+        packed = msgspec.json.encode(line) + b"\n"
+        summed.update(packed)
+        yield packed.decode()
+    yield msgspec.json.encode(_Line(end=summed.hexdigest())).decode() + "\n"
 
 
-class Backup:
-    """A backup that is made once, by `lines`.
-
-    Then `digest` is what it ends with, and `extents` what it and those before it in its chain hold.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        lineages: Sequence[str] = (),
-        *,
-        link: Link | None = None,
-        extents: Mapping[str, Extent] | None = None,
-        watch: Watcher = unwatched,
-    ) -> None:
-        """Back up these lineages, every one if none is named. link, extents: for the next link of a chain."""
-        self._ledger = ledger
-        self._lineages = lineages
-        self._link = link
-        self._before = dict(extents or {})
-        self._watch = watch
-        self.extents: dict[str, Extent] = {}
-        self.digest = ""
-
-    async def lines(self) -> AsyncIterator[str]:
-        """Yield the lines. Raises CannotRecover as `backup` does, or for what does not follow the links before.
-
-        The books of what is in no link before are checked whole; of what follows, numbers, hashes, links and acts:
-        `restore` checks the books of all links before it writes anything.
-        """
-        summed = hashlib.sha256()
-        async for line in self._sections(self._lineages or await self._ledger.lineage_names()):
-            packed = msgspec.json.encode(line) + b"\n"
-            summed.update(packed)
-            yield packed.decode()
-        self.digest = summed.hexdigest()
-        yield msgspec.json.encode(_Line(end=self.digest)).decode() + "\n"
-
-    async def _sections(self, lineages: Iterable[str]) -> AsyncIterator[_Line]:
-        yield _Line(format=_FORMAT, link=self._link)
-        for lineage in lineages:
-            keys = LineageKeys(lineage)
-            fields = await self._ledger.read_accounts(lineage, keys.services)
-            account, (services,) = fields.lineage, fields.others
-            if not account:
-                try:
-                    await self._ledger.lineage_or_forgotten(lineage)
-                except UnknownLineage:
-                    continue  # listed, and never opened
-            with reading(lineage):
-                newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
-            acts = await all_acts(self._ledger, lineage, newest_act)
-            section = _Section(lineage, account, fields.clients, fields.groups, services, acts, fields.blocks)
-            async for line in self._section(section, newest):
-                yield line
-
-    async def _section(self, section: _Section, newest: int) -> AsyncIterator[_Line]:
-        lineage, acts, before = section.lineage, section.acts, self._before.get(section.lineage)
+async def _sections(ledger: Ledger, lineages: Iterable[str], watch: Watcher) -> AsyncIterator[_Line]:
+    yield _Line(format=_FORMAT)
+    for lineage in lineages:
+        keys = LineageKeys(lineage)
+        fields = await ledger.read_accounts(lineage, keys.services)
+        account, (services,) = fields.lineage, fields.others
+        if not account:
+            try:
+                await ledger.lineage_or_forgotten(lineage)
+            except UnknownLineage:
+                continue  # listed, and never opened
         with reading(lineage):
-            whole, inner = _accounts_of(section)
-        books = Books(lineage, acts, [whole, *inner])
-        after = 0
-        if before is not None:
-            await self._check_follows(lineage, before, acts, newest)
-            after = before.receipts
-            books.go_on(after, before.links)
-            section = replace(section, acts=acts[before.acts :], after=after)
+            newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
+        acts = await all_acts(ledger, lineage, newest_act)
+        section = _Section(lineage, account, fields.clients, fields.groups, services, acts, fields.blocks)
         yield _Line(section=section)
-        last = await self._ledger.receipts(lineage, after=newest - 1, count=1) if newest else []
-        with reading(lineage):
-            async for page in receipt_pages(self._ledger, lineage, newest, after=after):
-                for receipt in page:
-                    books.follow(receipt)
-                    if before is None:
-                        books.enter_payers(receipt)
-                    yield _Line(receipt=receipt)
-                self._watch(f"the receipts of {lineage}", (books.newest - after) / (newest - after))
-            books.settle()
-        if before is None:
-            books.compare(whole, inner)
-        else:
-            books.compare_chains(whole)
-        if books.findings:
-            raise CannotRecover(
-                f"lineage {lineage} is not right: {books.findings[0]}; 'dpserve ledger verify' says all that is wrong, "
-                "and a backup from before or the journals can mend it"
-            )
-        act = acts[-1].hash if acts else b""
-        self.extents[lineage] = Extent(newest, len(acts), _identity(last), act, books.links)
-
-    async def _check_follows(self, lineage: str, before: Extent, acts: Sequence[Act], newest: int) -> None:
-        """Raise CannotRecover unless the lineage is what the links before hold, and what came since."""
-        number = before.receipts
-        found = _identity(await self._ledger.receipts(lineage, after=number - 1, count=1)) if number else b""
-        act = acts[before.acts - 1].hash if 0 < before.acts <= len(acts) else b""
-        if newest < before.receipts or (found, act) != (before.newest, before.act):
-            raise CannotRecover(
-                f"lineage {lineage} is not the one that was backed up before: it was restored or replaced since; begin "
-                "a new chain with " + OptionName("full")
-            )
+        async for receipt in _checked_receipts(ledger, section, newest, watch):
+            yield _Line(receipt=receipt)
 
 
-def _identity(newest: Sequence[Receipt]) -> bytes:
-    """Return a digest of one receipt, its place and its service; nothing for none."""
-    return b"".join(digest("dpserve backup", one.link_values, one.service, one.link) for one in newest[:1])
+async def _checked_receipts(ledger: Ledger, section: _Section, newest: int, watch: Watcher) -> AsyncIterator[Receipt]:
+    """Yield the receipts of a section up to the newest, and raise CannotRecover if its books are not right."""
+    lineage = section.lineage
+    with reading(lineage):
+        whole, inner = _accounts_of(section)
+    books = Books(lineage, section.acts, [whole, *inner])
+    with reading(lineage):
+        async for page in receipt_pages(ledger, lineage, newest):
+            for receipt in page:
+                books.enter(receipt)
+                yield receipt
+            watch(f"the receipts of {lineage}", books.newest / newest)
+        books.settle()
+    books.compare(whole, inner)
+    if books.findings:
+        raise CannotRecover(
+            f"lineage {lineage} is not right: {books.findings[0]}; 'dpserve ledger verify' says all that is wrong, "
+            "and a backup from before or the journals can mend it"
+        )
 
 
 def _accounts_of(section: _Section) -> tuple[LineageAccount, list[ClientAccount | GroupAccount | BlockAccount]]:
@@ -287,17 +193,17 @@ class _ReceiptsDigest:
         return self._summed.digest()
 
 
-async def restore(ledger: Ledger, *links: Iterable[str], watch: Watcher = unwatched) -> list[str]:
+async def restore(ledger: Ledger, lines: Iterable[str], *, watch: Watcher = unwatched) -> list[str]:
     """Restore the lineages of a backup into a ledger that has none of them; return their names.
 
-    links: the lines of a backup, or of all links of a chain in order, which can be iterated over more than once, as an
-    open file cannot. They are read three times, so that nothing is written of a backup that is not right.
+    lines: those of a backup, which can be iterated over more than once, as an open file cannot. They are read twice, so
+    that nothing is written of a backup that is not right.
 
     Raises CannotRecover, having changed nothing, for a backup that is damaged or a lineage that exists; LedgerDamaged
     if what was written is not what the backup says: then the lineage may spend nothing.
     """
     try:
-        contents = _read_backup(links)
+        contents = _read_backup(lines)
     except UNREADABLE as error:
         raise CannotRecover(f"the backup cannot be read: {error}") from error
     for lineage in contents:
@@ -309,11 +215,9 @@ async def restore(ledger: Ledger, *links: Iterable[str], watch: Watcher = unwatc
         restoring = {one: await stack.enter_async_context(_Restoring(ledger, one)) for one in contents}
         for lineage, one in contents.items():
             await _restore_accounts(restoring[lineage], one)
-        for lines in links:
-            for lineage, found in itertools.groupby(_read_receipts(lines), key=itemgetter(0)):
-                one = contents[lineage]
-                receipts = _watched(map(itemgetter(1), found), one, watch)
-                await _restore_receipts(restoring[lineage], receipts, one)
+        for lineage, found in itertools.groupby(_read_receipts(lines), key=itemgetter(0)):
+            one = contents[lineage]
+            await _restore_receipts(restoring[lineage], _watched(map(itemgetter(1), found), one, watch), one)
         for lineage, one in contents.items():
             await _finish(restoring[lineage], one)
     return list(contents)
@@ -331,86 +235,32 @@ def _read_receipts(lines: Iterable[str]) -> Iterator[tuple[str, Receipt]]:
             yield lineage, line.receipt
 
 
-def _read_backup(links: Sequence[Iterable[str]]) -> dict[str, _Contents]:
+def _read_backup(lines: Iterable[str]) -> dict[str, _Contents]:
     """Read a backup, and check all that it says. Raises CannotRecover, and what `UNREADABLE` names."""
-    sections, contents, before = _merged_sections(links), dict[str, _Contents](), _Line()
-    for number, lines in enumerate(links, 1):
-        check = partial(_check_place, number=number, count=len(links), before=before)
-        before = _read_link(lines, check, sections, contents)
-    for one in contents.values():
-        one.check()
-    return contents
-
-
-def _merged_sections(links: Sequence[Iterable[str]]) -> dict[str, _Section]:
-    """Return the newest section of each lineage, with the acts of all."""
-    merged: dict[str, _Section] = {}
-    for lines in links:
-        for text in lines:
-            if text.startswith(_SECTION) and (section := _read_line(text).section) is not None:
-                before = merged.get(section.lineage)
-                acts = section.acts if before is None else before.acts + section.acts
-                merged[section.lineage] = replace(section, acts=acts)
-    return merged
-
-
-def _check_place(link: Link | None, number: int, count: int, before: _Line) -> None:
-    """Raise CannotRecover unless a file is the one of this number in its chain of so many."""
-    if link is None:
-        if count > 1:
-            raise CannotRecover(f"file {number} of the chain is a whole backup by itself, and belongs to no chain")
-        return
-    if link.number != 1 and count == 1:
-        raise CannotRecover(f"this is number {link.number} of a chain: restore the folder that holds all of them")
-    chain = link.chain if before.link is None else before.link.chain
-    if (link.chain, link.number, link.previous) != (chain, number, before.end):
-        raise CannotRecover(
-            f"number {number} of the chain does not follow the one before: it is number {link.number} of chain "
-            f"{link.chain}, or one before it was altered"
-        )
-
-
-def _read_link(
-    lines: Iterable[str],
-    check: Callable[[Link | None], None],
-    sections: Mapping[str, _Section],
-    contents: dict[str, _Contents],
-) -> _Line:
-    """Enter the receipts of one file into the books; return its place and its digest."""
-    summed, end, title, own = hashlib.sha256(), "", _Line(), None
+    summed, end, own, contents = hashlib.sha256(), "", None, dict[str, _Contents]()
     for number, text in enumerate(lines):
         line = _read_line(text)
-        title = title if number else line
-        if end or title.format not in (_FORMAT, _FORMER_FORMAT):
+        if end or (number == 0 and line.format not in (_FORMAT, _FORMER_FORMAT)):
             raise CannotRecover(f"this is not a backup of a ledger in the format {_FORMAT!r}")
-        if number == 0:
-            check(title.link)
         if line.end:
             end = line.end
             continue
         summed.update(text.encode())
         if line.section is not None:
-            own = _section_contents(line.section, sections, contents)
+            whole, inner = _accounts_of(line.section)
+            lineage = line.section.lineage
+            if lineage in contents:
+                raise ValueError(f"it has the lineage {lineage} twice")
+            own = contents[lineage] = _Contents(line.section, Books(lineage, line.section.acts, [whole, *inner]))
         elif line.receipt is not None:
             if own is None:
                 raise ValueError("a receipt is of no lineage")
             own.add(line.receipt)
     if end != summed.hexdigest():
         raise CannotRecover("the backup is cut short or was altered")
-    return _Line(link=title.link, end=end)
-
-
-def _section_contents(section: _Section, sections: Mapping[str, _Section], contents: dict[str, _Contents]) -> _Contents:
-    lineage = section.lineage
-    if lineage not in contents:
-        whole, inner = _accounts_of(sections[lineage])
-        contents[lineage] = _Contents(sections[lineage], Books(lineage, sections[lineage].acts, [whole, *inner]))
-    if section.after != contents[lineage].receipts:
-        raise CannotRecover(
-            f"the backup of lineage {lineage} goes on after receipt {section.after}, and the files before it end with "
-            f"{contents[lineage].receipts}"
-        )
-    return contents[lineage]
+    for one in contents.values():
+        one.check()
+    return contents
 
 
 def _watched(receipts: Iterable[Receipt], contents: _Contents, watch: Watcher) -> Iterator[Receipt]:

@@ -10,7 +10,7 @@ import hashlib
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,17 +190,13 @@ class Books:
         terms = self._last.get(("budget", subject)) or self._last.get(("budget", "lineage"), {})
         return currency_of(terms.get("accepts", "any"))
 
-    def go_on(self, newest: int, links: Mapping[str, bytes]) -> None:
-        """Go on after receipts that were entered elsewhere. links: those that each service's next call must carry."""
-        self.newest, self.links = newest, dict(links)
-
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt. Raises ValueError for what none can hold."""
-        self.follow(receipt)
-        self.enter_payers(receipt)
+        self._follow(receipt)
+        self._enter_payers(receipt)
 
-    def follow(self, receipt: Receipt) -> None:
-        """Look whether a receipt follows those before it, whoever pays."""
+    def _follow(self, receipt: Receipt) -> None:
+        """Look whether a receipt follows those before it."""
         expected = self.newest + 1
         if receipt.sequence != expected:
             self._note("order", f"receipt {expected} is missing: the next one is {receipt.sequence}")
@@ -238,7 +234,7 @@ class Books:
             self.links[service] = next_link(self.links[service], call)
         self._open_call = ("", [])
 
-    def enter_payers(self, receipt: Receipt) -> None:
+    def _enter_payers(self, receipt: Receipt) -> None:
         """Enter who pays for what. Raises ValueError for a question that is none."""
         self.paid.enter(receipt)
         self._payer("lineage").pay(receipt, receipt.lineage_releases)
@@ -287,7 +283,7 @@ class Books:
 
     def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount | BlockAccount]) -> None:
         """Compare the accounts of the lineage and of its clients, groups and blocks; call it after `settle`."""
-        self.compare_chains(whole)
+        self._compare_chains(whole)
         self._compare(whole)
         self._compare_settings(whole)
         if whole.questions != self.paid.count:
@@ -311,7 +307,7 @@ class Books:
         lost = (named | self.payers.keys()) - {"lineage", *(account.subject for account in inner)}
         self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(lost)]
 
-    def compare_chains(self, whole: LineageAccount) -> None:
+    def _compare_chains(self, whole: LineageAccount) -> None:
         """Compare how many receipts and acts the lineage's account counts."""
         if whole.newest_receipt != self.newest:
             self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")

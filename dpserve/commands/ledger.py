@@ -203,82 +203,44 @@ class EncryptedFor(Options):
     )
 
 
-class ChainOfBackups(Options):
-    """Options of a backup that is a chain of files in a folder or an object store."""
-
-    full: bool = option(False, "Begin a new chain: write everything, and not what came since the last file.")
-    full_after: float | None = option(None, "Begin a new chain when the newest began so many days ago.", ge=0)
-    keep: int = option(4, "The number of chains that stay when a new one is begun.", ge=1)
-
-
 class StoredBackup(Options):
     """A backup to read."""
 
     identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted backup.")
-    chain: str = option("", "The id of the chain in a folder.", default_text="the newest")
 
-    def read(self, place: str, watch: Watcher) -> Sequence[Iterable[str]]:
-        """Return the lines of each of its files, which are read as they are needed."""
-        from accounting.ledger import backup_chains, backup_streams
+    def read(self, place: str, watch: Watcher) -> Iterable[str]:
+        """Return its lines, which are read as they are needed."""
+        from accounting.ledger.backup_files import BackupFile
+        from accounting.ledger.backup_streams import identities
 
-        keys = backup_streams.identities(self.identity)
-        if backup_chains.is_chain(place):
-            return backup_chains.links_of_chain(backup_chains.Place(place), chain=self.chain, keys=keys, watch=watch)
-        return [backup_chains.lines_of_file(Path(place), keys=keys, watch=watch)]
+        return BackupFile(place, keys=identities(self.identity), watch=watch)
 
 
-_STORED = "A backup: a file, or the folder or URL of a chain of files."
+_STORED = "A backup: a file, or a URL of one."
 
 
 @app.command("backup")
 def backup(
     *,
-    place: str = option(
-        ..., "A file; or a folder, or a URL as s3://bucket/folder, of a chain of files.", argument=True
-    ),
-    chain: ChainOfBackups,
+    place: str = option(..., "A file, or a URL of a new one, as s3://bucket/folder/ledger.backup.", argument=True),
     encrypted: EncryptedFor,
     ledger: LedgerOption,
 ) -> None:
-    """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile.
+    """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile."""
+    from accounting.ledger.backup_files import write_backup
+    from accounting.ledger.backup_streams import recipients
 
-    A file holds everything. In a folder, or a URL, each file holds what came since the one
-    before.
-    """
-    from accounting.ledger import backup_chains, backup_streams
+    keys = recipients(encrypted.recipient or ())
 
-    keys, to_chain = backup_streams.recipients(encrypted.recipient or ()), backup_chains.is_chain(place)
-    if not to_chain and (chain.full or chain.full_after is not None):
-        raise typer.BadParameter("a file is always full: name a folder or a URL", param_hint="--full")
-
-    async def write(opened: Ledger) -> str:
-        lineages = await _lineages_to_recover(opened, None)
-        if not to_chain:
-            await backup_chains.write_file(opened, Path(place), lineages, keys=keys, watch=watch)
-            return f"backed up to {place}"
-        days = chain.full_after
-        new = await backup_chains.add_to_chain(
-            opened,
-            backup_chains.Place(place),
-            lineages,
-            keys=keys,
-            full=chain.full,
-            full_after=None if days is None else days * 86_400,
-            kept=chain.keep,
-            watch=watch,
-        )
-        return f"backed up to {new.name} in {place}, number {new.number} of its chain, {new.size:,} bytes"
-
-    async def apply(opened: Ledger) -> str:
+    async def apply(opened: Ledger) -> None:
         began = time.time()
-        said = await write(opened)
+        await write_backup(opened, place, await _lineages_to_recover(opened, None), keys=keys, watch=watch)
         await _note(opened, "backup", began)
-        return said
 
     with shares("backing up") as watch, _files_at(place, "write"):
-        done = ledger.run(apply)
-    secrecy = "only the secret key reads it"
-    typer.echo(f"{done}; {secrecy if keys else 'it holds digests of API keys: keep it as you keep the ledger'}")
+        ledger.run(apply)
+    secrecy = "only the secret key reads it" if keys else "it holds digests of API keys: keep it as you keep the ledger"
+    typer.echo(f"backed up to {place}; {secrecy}")
 
 
 async def _note(ledger: Ledger, task: Task, began: float) -> None:
@@ -297,7 +259,7 @@ def rehearse(*, place: str = option(..., _STORED, argument=True), stored: Stored
     async def apply() -> list[Verification]:
         with TemporaryDirectory(prefix="dpserve-") as folder:
             async with Ledger.open(Path(folder) / "ledger") as apart:
-                names = await restored(apart, *stored.read(place, watch), watch=watch)
+                names = await restored(apart, stored.read(place, watch), watch=watch)
                 return [await verified(apart, name) for name in names]
 
     with shares("rehearsing") as watch, _files_at(place, "read"):
@@ -317,7 +279,7 @@ def restore(*, place: str = option(..., _STORED, argument=True), stored: StoredB
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
 
     async def apply(opened: Ledger) -> list[str]:
-        return await restored(opened, *stored.read(place, watch), watch=watch)
+        return await restored(opened, stored.read(place, watch), watch=watch)
 
     with shares("restoring") as watch, _files_at(place, "read"):
         names = ledger.run(apply)

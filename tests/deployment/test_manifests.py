@@ -301,8 +301,8 @@ def test_the_owners_pod_restores_from_where_backups_and_journals_are(rendered):
     commands = re.findall(r"kubectl exec deployment/dpserve-owner -- dpserve (.*)", page)
     assert [words.split()[1] for words in commands] == ["restore", "reconcile", "verify"]
     places = {word for words in commands for word in words.split() if "/" in word}
-    assert places == {"/backups/ledger/"}
-    assert all(f" {place} " in " ".join(containers(backup)[0]["args"]) for place in places)
+    assert places == {"/backups/ledger.backup"}
+    assert "dpserve ledger backup /backups/ledger.backup\n" in " ".join(containers(backup)[0]["args"])
 
 
 def test_pods_that_share_a_claim_of_one_node_run_on_one_node(rendered):
@@ -525,7 +525,7 @@ def test_what_the_page_stops_it_starts_again_and_it_waits_long_enough(rendered):
         lines.index(f"""kubectl patch cronjob/dpserve-backup --patch '{{"spec":{{"suspend":{said}}}}}'""")
         for said in ("true", "false")
     )
-    restored = lines.index("kubectl exec deployment/dpserve-owner -- dpserve ledger restore /backups/ledger/")
+    restored = lines.index("kubectl exec deployment/dpserve-owner -- dpserve ledger restore /backups/ledger.backup")
     again = lines.index("kubectl scale deployment/dpserve --replicas=2", restored)
     assert halted < stop < restored < again < goes_on
     assert start < stop  # that of the way back from `ha` to `redis`

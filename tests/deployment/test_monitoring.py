@@ -144,7 +144,7 @@ def is_kept(path, container):
 def test_each_command_of_an_alert_runs_where_its_files_are(rendered):
     texts = annotations(rendered)
     commands = [found.split() for found in re.findall(r"'dpserve ([^']+)'", texts)]
-    assert {("ledger", "status"), ("ledger", "rehearse", "/backups/ledger/")} <= set(map(tuple, commands))
+    assert {("ledger", "status"), ("ledger", "rehearse", "/backups/ledger.backup")} <= set(map(tuple, commands))
     for words in commands:
         # What is about one account, or one file, is named without it.
         parsed([*words, "NAME"] if words[-1] in ("set-budget", "rehearse") else words)

@@ -12,7 +12,7 @@ import pytest
 
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest
-from accounting.ledger.backup_chains import lines_of_file
+from accounting.ledger.backup_files import BackupFile
 from dpserve import Client, ServiceError
 
 ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0]])
@@ -73,20 +73,19 @@ def test_a_lost_ledger_is_restored_from_its_backup_and_the_journal(run, bundle, 
     assert "has a lineage" in run.fails("ledger", "restore", "ledger.backup")
 
 
-def test_a_chain_of_encrypted_backups_is_restored(run, spent):
+def test_an_encrypted_backup_is_restored(run, spent):
     age = pytest.importorskip("pyrage")
     secret = age.x25519.Identity.generate()
     (run.folder / "key.txt").write_text(f"{secret}\n")
     recipient = ("--recipient", str(secret.to_public()))
-    assert "number 1 of its chain" in run("ledger", "backup", "chain/", *recipient).stdout
     run("clients", "set-budget", "alice", "--rho", 0.05, "--delta", 1e-6)
-    assert "number 2 of its chain" in run("ledger", "backup", "chain", *recipient).stdout
-    assert "is no public key" in run.fails("ledger", "backup", "chain", "--recipient", "alice")
-    assert "always full" in run("ledger", "backup", "file", "--full", status=2).stderr
-    assert "can be restored" in run("ledger", "rehearse", "chain", "--identity", "key.txt").stdout
+    assert "only the secret key reads it" in run("ledger", "backup", "copy", *recipient).stdout
+    assert "is no public key" in run.fails("ledger", "backup", "copy", "--recipient", "alice")
+    assert "cannot write .: it is a folder; name a file" in run.fails("ledger", "backup", ".")
+    assert "can be restored" in run("ledger", "rehearse", "copy", "--identity", "key.txt").stdout
     shutil.rmtree(run.folder / "home" / "ledger")
-    assert "--identity" in run.fails("ledger", "restore", "chain")
-    assert "restored the lineage" in run("ledger", "restore", "chain", "--identity", "key.txt").stdout
+    assert "--identity" in run.fails("ledger", "restore", "copy")
+    assert "restored the lineage" in run("ledger", "restore", "copy", "--identity", "key.txt").stdout
     run("ledger", "reconcile")
     assert "right" in run("ledger", "verify").stdout
     assert "0.002 of 0.05" in run("clients", "show", "alice").stdout
@@ -111,7 +110,7 @@ def test_a_backup_is_rehearsed_beside_the_ledger(run, spent):
     assert "can be restored" in said
     assert run("ledger", "status").stdout == before
     damaged = run.folder / "damaged.backup"
-    damaged.write_text("".join(lines_of_file(run.folder / "ledger.backup")).replace("alice", "alicf"))
+    damaged.write_text("".join(BackupFile(str(run.folder / "ledger.backup"))).replace("alice", "alicf"))
     assert "altered" in run.fails("ledger", "rehearse", "damaged.backup")
     assert "cannot read nowhere" in run.fails("ledger", "rehearse", "nowhere")
 
@@ -223,7 +222,7 @@ def test_files_are_the_same_in_every_locale(tmp_path):
     for words in (("backup", "ledger.backup", "--ledger", "first"), ("restore", "ledger.backup", "--ledger", "second")):
         command = [sys.executable, "-m", "dpserve", "ledger", *words]
         subprocess.run(command, cwd=tmp_path, env=os.environ | plain, check=True)
-    assert "Zoë" in "".join(lines_of_file(tmp_path / "ledger.backup"))
+    assert "Zoë" in "".join(BackupFile(str(tmp_path / "ledger.backup")))
 
     async def restored():
         async with Ledger.open(tmp_path / "second") as ledger:

@@ -88,8 +88,7 @@ class Load:
 
 
 def test_the_whole_drill(bundle: Path, tmp_path: Path) -> None:
-    home, backups = tmp_path / "home", tmp_path / "backups"
-    backups.mkdir()
+    home, backup = tmp_path / "home", tmp_path / "ledger.backup"
     replicas = ("--ledger-replicas", "1")
     with replicated(tmp_path / "first") as (url, servers):
         services = Services(bundle, home, url, tmp_path / "service.log", f"rho:{PRICE}")
@@ -100,14 +99,14 @@ def test_the_whole_drill(bundle: Path, tmp_path: Path) -> None:
                 load.goes_on(20)
                 servers[0].kill()
                 load.goes_on(20)
-                services.command_line("ledger", "backup", f"{backups}/", *replicas)
+                services.command_line("ledger", "backup", str(backup), *replicas)
                 load.goes_on(20)  # which no backup has, and the journal does
     shutil.rmtree(tmp_path / "first")
 
     with replicated(tmp_path / "second") as (url, _):
         services = Services(bundle, home, url, tmp_path / "service.log", f"rho:{PRICE}")
-        assert "can be restored" in services.command_line("ledger", "rehearse", f"{backups}/", *replicas)
-        services.command_line("ledger", "restore", f"{backups}/", *replicas)
+        assert "can be restored" in services.command_line("ledger", "rehearse", str(backup), *replicas)
+        services.command_line("ledger", "restore", str(backup), *replicas)
         # Older than the journal: neither verified, nor served from.
         words = ["ledger", "verify", "--ledger", url, *replicas]
         wrong = ran(words, tmp_path, services.environment)

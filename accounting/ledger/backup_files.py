@@ -1,0 +1,117 @@
+"""A backup as one file, or as one object of an object store: compressed, and encrypted for any public keys.
+
+Promises: the file is there whole or not at all; memory is bounded, whatever the size of the ledger.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow.fs as pa_fs
+
+from accounting.ledger.backup_streams import read_lines, writing
+from accounting.ledger.backups import backup
+from accounting.ledger.ledger import Ledger
+from accounting.ledger.verification import Watcher, unwatched
+
+
+async def write_backup(
+    ledger: Ledger, place: str, lineages: Sequence[str], *, keys: Sequence[Any] = (), watch: Watcher = unwatched
+) -> None:
+    """Write a backup of these lineages. keys: the recipients to encrypt it for, if any.
+
+    place: a file, which is replaced, or a URL (file://, s3://, gs://, hdfs://; fsspec+PROTOCOL:// by the package
+    fsspec) of an object that is not there yet. Raises CannotRecover as `backup` does, OSError, and ValueError for a URL
+    that cannot be one; then there is no file, or the one that was there.
+    """
+    with _created(place) as sink, writing(sink, keys) as writer:
+        async for line in backup(ledger, lineages, watch=watch):
+            writer.write(line)
+
+
+def _located(place: str) -> tuple[pa_fs.FileSystem, str]:
+    """Return the file system of a path or URL, and the path there. Raises ValueError for a URL that cannot be one."""
+    files, path = pa_fs.FileSystem.from_uri(place if "://" in place else str(Path(place).absolute()))
+    return files, path
+
+
+@contextmanager
+def _created(place: str) -> Iterator[BinaryIO]:
+    """Give a file to write, which is there when the context ends, and is removed if that fails."""
+    files, path = _located(place)
+    if isinstance(files, pa_fs.LocalFileSystem):
+        with _created_here(Path(path)) as file:
+            yield file
+        return
+    if files.get_file_info(path).type != pa_fs.FileType.NotFound:
+        raise FileExistsError(errno.EEXIST, "it is there already, and stays as it is; name another", place)
+    files.create_dir(path.rpartition("/")[0], recursive=True)
+    try:
+        with files.open_output_stream(path, compression=None) as stream:
+            yield stream
+    except BaseException:
+        with suppress(OSError):
+            files.delete_file(path)
+        raise
+
+
+@contextmanager
+def _created_here(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write that is there whole or not at all, readable by its owner alone."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file", str(path))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class BackupFile:
+    """The lines of a backup, read anew for each iteration."""
+
+    def __init__(self, place: str, *, keys: Sequence[Any] = (), watch: Watcher = unwatched) -> None:
+        """Read a file or a URL. keys: the identities that decrypt it.
+
+        Raises OSError where there is no such file, and ValueError for a URL that cannot be one.
+        """
+        self._files, self._path = _located(place)
+        found = self._files.get_file_info(self._path)
+        if found.type == pa_fs.FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+        if found.type == pa_fs.FileType.Directory:
+            raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file", place)
+        self._size, self._keys, self._watch = found.size, keys, watch
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines. Raises CannotRecover for what cannot be a backup, and OSError."""
+        with self._files.open_input_stream(self._path, compression=None) as file:
+            yield from read_lines(cast(BinaryIO, _Watched(file, self._path, self._watch, self._size)), self._keys)
+
+
+class _Watched:
+    """A source of which it is watched how much was read."""
+
+    def __init__(self, source: BinaryIO, name: str, watch: Watcher, total: int) -> None:
+        self._source, self._name, self._watch, self._total = source, name.rpartition("/")[2], watch, total
+        self._size = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = bytes(self._source.read(size))
+        self._size += len(data)
+        if self._total:
+            self._watch(f"reading {self._name}", min(1.0, self._size / self._total))
+        return data

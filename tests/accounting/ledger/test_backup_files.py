@@ -1,0 +1,187 @@
+"""A backup is there whole or not at all, wherever it lies and whoever may read it."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pa_fs
+import pytest
+import redis
+
+from accounting.ledger import Ledger
+from accounting.ledger.backup_files import BackupFile, write_backup
+from accounting.ledger.backup_streams import identities, read_lines, recipients, writing
+from accounting.ledger.backups import restore
+from accounting.ledger.errors import CannotRecover
+from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys
+
+from .conftest import COST, asking, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    async with Ledger.open(tmp_path / "store") as opened:
+        await open_accounts(opened, "lineage", releases(100), ann=releases(50), bob=releases(50))
+        for name in map(str, range(6)):
+            await opened.charge(asking("lineage", "ann", name))
+            await opened.charge(asking("lineage", "bob", name, f"{name} again"))
+        await open_accounts(opened, "another", releases(9), cy=releases(9))
+        yield opened
+
+
+async def _check_restored(folder: Path, place: str, **more: Any) -> None:
+    async with Ledger.open(folder) as new:
+        assert await restore(new, BackupFile(place, **more)) == ["another", "lineage"]
+        for name in ("lineage", "another"):
+            assert (await verify(new, name)).findings == ()
+        assert (await new.client("lineage", "bob")).spent == 12 * COST.picorho
+        assert (await new.charge(asking("lineage", "bob", "3 again"))).receipts == ()
+
+
+@pytest.fixture(params=["file", "file://", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        pytest.importorskip("fsspec")
+        return f"fsspec+memory://{tmp_path}/ledger.backup"
+    return f"{'' if request.param == 'file' else 'file://'}{tmp_path}/backups/ledger.backup"
+
+
+async def test_a_backup_is_compressed_and_restored(tmp_path: Path, ledger: Ledger, place: str) -> None:
+    await write_backup(ledger, place, ())
+    files, path = pa_fs.FileSystem.from_uri(place if "://" in place else f"file://{place}")
+    assert files.get_file_info(path).size < len("".join(BackupFile(place))) / 2
+    await _check_restored(tmp_path / "new", place)
+
+
+async def test_a_file_is_its_owners_alone_and_replaced_whole(tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "backups" / "ledger.backup"
+    await write_backup(ledger, str(path), ())
+    before, keys = path.read_bytes(), LineageKeys("lineage")
+    assert path.stat().st_mode & 0o077 == 0
+    with redis.Redis(unix_socket_path=(tmp_path / "store" / "socket").read_text().strip()) as store:
+        store.hset(keys.account, "spent", "0")
+    with pytest.raises(CannotRecover, match="not right"):
+        await write_backup(ledger, str(path), ())
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+    await write_backup(ledger, str(path), ["another"])
+    assert path.read_bytes() != before
+
+
+async def test_an_object_that_is_there_stays_and_one_that_fails_goes(tmp_path: Path, ledger: Ledger) -> None:
+    pytest.importorskip("fsspec")
+    place = f"fsspec+memory://{tmp_path}/ledger.backup"
+    await write_backup(ledger, place, ["another"])
+    with pytest.raises(FileExistsError, match="there already"):
+        await write_backup(ledger, place, ())
+    with redis.Redis(unix_socket_path=(tmp_path / "store" / "socket").read_text().strip()) as store:
+        store.hset(LineageKeys("lineage").account, "spent", "0")
+    with pytest.raises(CannotRecover, match="not right"):
+        await write_backup(ledger, f"{place}.2", ())
+    with pytest.raises(FileNotFoundError):
+        BackupFile(f"{place}.2")
+    assert len([*BackupFile(place)]) == 3
+
+
+async def test_a_folder_is_no_backup(tmp_path: Path, ledger: Ledger) -> None:
+    for attempt in (write_backup(ledger, str(tmp_path), ()),):
+        with pytest.raises(IsADirectoryError, match="a folder"):
+            await attempt
+    with pytest.raises(IsADirectoryError, match="a folder"):
+        BackupFile(str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:-20] + b"x" + data[-19:]])
+async def test_a_damaged_file_is_refused_whole(tmp_path: Path, ledger: Ledger, damage: Any) -> None:
+    path = tmp_path / "ledger.backup"
+    await write_backup(ledger, str(path), ())
+    path.write_bytes(damage(path.read_bytes()))
+    async with Ledger.open(tmp_path / "new") as new:
+        with pytest.raises(CannotRecover, match=r"cut short|altered|cannot be read"):
+            await restore(new, BackupFile(str(path)))
+        assert await new.lineage_names() == []
+
+
+async def test_a_backup_lies_in_an_object_store(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    boto3 = pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        store = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
+        store.create_bucket(Bucket="safe")
+        for name in ("ledger.backup", "backups/ledger.backup"):
+            place = f"s3://safe/{name}?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+            await write_backup(ledger, place, ())
+        await _check_restored(tmp_path / "new", place)
+        store.delete_object(Bucket="safe", Key=name)
+        with pytest.raises(FileNotFoundError):
+            BackupFile(place)
+    finally:
+        server.stop()
+
+
+# Encryption
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[str, Path]:
+    """A public key, and the file of its secret key."""
+    age = pytest.importorskip("pyrage")
+    secret = age.x25519.Identity.generate()
+    (tmp_path / "key.txt").write_text(f"# created today\n# public key: {secret.to_public()}\n{secret}\n")
+    return str(secret.to_public()), tmp_path / "key.txt"
+
+
+async def test_an_encrypted_backup_shows_nothing_of_clients_and_needs_the_secret_key(
+    tmp_path: Path, ledger: Ledger, keys: tuple[str, Path], place: str
+) -> None:
+    public, secret = keys
+    await write_backup(ledger, place, (), keys=recipients([public]))
+    files, path = pa_fs.FileSystem.from_uri(place if "://" in place else f"file://{place}")
+    content = files.open_input_stream(path, compression=None).read()
+    assert not any(word in content for word in (b"ann", b"bob", b"gaussian"))
+    async with Ledger.open(tmp_path / "none") as new:
+        with pytest.raises(CannotRecover, match="encrypted"):
+            await restore(new, BackupFile(place))
+        age = pytest.importorskip("pyrage")
+        with pytest.raises(CannotRecover, match="cannot be decrypted"):
+            await restore(new, BackupFile(place, keys=[age.x25519.Identity.generate()]))
+        assert await new.lineage_names() == []
+    await _check_restored(tmp_path / "new", place, keys=identities(secret))
+
+
+def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyrage")
+    for text in ("age1", "ssh-ed25519 AAAA", "ann@example.org"):
+        with pytest.raises(ValueError, match="no public key"):
+            recipients([text])
+    for content in ("", "# nothing\n", "AGE-SECRET-KEY-1\n", "-----BEGIN PRIVATE KEY-----\n"):
+        (tmp_path / "key").write_text(content)
+        with pytest.raises(ValueError, match="secret key"):
+            identities(tmp_path / "key")
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_lines_that_are_not_read_to_the_end_leave_no_thread(
+    tmp_path: Path, request: pytest.FixtureRequest, *, is_encrypted: bool
+) -> None:
+    public, secret = request.getfixturevalue("keys") if is_encrypted else ("", tmp_path)
+    path, own = tmp_path / "lines", identities(secret) if is_encrypted else []
+    with path.open("wb") as sink, writing(sink, recipients([public] if is_encrypted else [])) as writer:
+        for number in range(200_000):
+            writer.write(f"{number}\n")
+    with path.open("rb") as source:
+        assert sum(1 for _ in read_lines(source, own)) == 200_000
+    with path.open("rb") as source:
+        lines: Iterator[str] = read_lines(source, own)
+        assert next(lines) == "0\n"
+        lines.close()  # type: ignore[attr-defined]
