@@ -37,9 +37,7 @@ from accounting.ledger.values import BlockAccount, ClientAccount, GroupAccount, 
 from accounting.ledger.verification import Watcher, all_acts, receipt_pages, unwatched
 from accounting.ledger.wire import LineageKeys, read_account
 
-_FORMAT = "dpserve ledger backup 7"
-_FORMER_FORMAT = "dpserve ledger backup 6"
-"""That of backups which know no blocks, and are read all the same: no lineage of theirs has any."""
+_FORMAT = "dpserve ledger backup 8"
 
 _ENTRIES_OF_A_STREAM = 500
 _ENTRIES_IN_A_CALL = 2500
@@ -60,9 +58,9 @@ class _Section(Struct, frozen=True):
     account: dict[bytes, bytes]
     clients: dict[str, dict[bytes, bytes]]
     groups: dict[str, dict[bytes, bytes]]
+    blocks: dict[str, dict[bytes, bytes]]
     services: dict[bytes, bytes]
     acts: list[Act]
-    blocks: dict[str, dict[bytes, bytes]] = {}
 
 
 class _Line(Struct, frozen=True, omit_defaults=True):
@@ -102,7 +100,7 @@ async def _sections(ledger: Ledger, lineages: Iterable[str], watch: Watcher) -> 
         with reading(lineage):
             newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
         acts = await all_acts(ledger, lineage, newest_act)
-        section = _Section(lineage, account, fields.clients, fields.groups, services, acts, fields.blocks)
+        section = _Section(lineage, account, fields.clients, fields.groups, fields.blocks, services, acts)
         yield _Line(section=section)
         async for receipt in _checked_receipts(ledger, section, newest, watch):
             yield _Line(receipt=receipt)
@@ -240,7 +238,7 @@ def _read_backup(lines: Iterable[str]) -> dict[str, _Contents]:
     summed, end, own, contents = hashlib.sha256(), "", None, dict[str, _Contents]()
     for number, text in enumerate(lines):
         line = _read_line(text)
-        if end or (number == 0 and line.format not in (_FORMAT, _FORMER_FORMAT)):
+        if end or (number == 0 and line.format != _FORMAT):
             raise CannotRecover(f"this is not a backup of a ledger in the format {_FORMAT!r}")
         if line.end:
             end = line.end

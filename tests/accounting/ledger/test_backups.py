@@ -190,3 +190,16 @@ async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts
         await restore(ledger, lines)
         assert not (await ledger.client("lineage", "carl")).revoked
         assert (await verify(ledger, "lineage")).findings == ()
+
+
+async def test_a_backup_of_another_format_is_refused(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        title, *others, end = await _lines(ledger)
+    title = title.replace("backup 8", "backup 7")
+    summed = hashlib.sha256("".join([title, *others]).encode()).hexdigest()
+    async with Ledger.open(tmp_path / "new") as ledger:
+        with pytest.raises(CannotRecover, match="not a backup of a ledger in the format"):
+            await restore(ledger, [title, *others, json.dumps({"end": summed}) + "\n"])
+        assert await ledger.lineage_names() == []
+    assert json.loads(end)["end"] != summed

@@ -1,6 +1,5 @@
 """Blocks: the parts of a lineage's records that have budgets of their own, opened, charged, lost and brought back."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -38,7 +37,7 @@ from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from accounting.report import account_report
 from accounting.sampling_error import PURE_DELTA
 
-from .conftest import COST, asking, dump, faulty_version, open_accounts, releases
+from .conftest import COST, asking, dump, faulty_library, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -175,7 +174,7 @@ async def test_a_release_that_would_misread_what_the_blocks_paid_for_is_refused(
     embedded_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would report the lineage's sum by what its own account accepts: on the Gaussian curve, and too low."""
-    any_charge, older = Budget(10**13, "any", 1e-6), faulty_version((", '7'\n", ", '5'\n"), 9_600)
+    any_charge, older = Budget(10**13, "any", 1e-6), faulty_library(", '7'\n", ", '5'\n")
     async with await Ledger.connect(embedded_url) as ledger:
         await open_accounts(ledger, lineage, Budget(10**13, "gaussian", 1e-6), ann=any_charge)
         await ledger.open_block(lineage, SEPTEMBER, any_charge, time=0.0)
@@ -239,26 +238,6 @@ async def test_the_format_changes_with_the_first_block_alone(tmp_path: Path) -> 
     assert plain[b"format"] == b"4"
     assert b"blocks" not in plain
     assert (with_blocks[b"format"], with_blocks[b"blocks"]) == (b"5", b"2")
-
-
-async def test_a_backup_of_the_former_format_is_restored(tmp_path: Path) -> None:
-    async with Ledger.open(tmp_path / "store") as ledger:
-        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
-        await ledger.charge(asking("lineage", "ann", "1"))
-        lines = [line async for line in backup(ledger)]
-    former = [json.loads(line) for line in lines[:-1]]
-    former[0]["format"] = "dpserve ledger backup 6"
-    for line in former:
-        line.get("section", {}).pop("blocks", None)
-        if terms := line.get("receipt", {}).get("terms"):
-            assert terms.pop() == []
-    text = [msgspec.json.encode(line).decode() + "\n" for line in former]
-    summed = hashlib.sha256("".join(text).encode())
-    async with Ledger.open(tmp_path / "new") as ledger:
-        await restore(ledger, [*text, json.dumps({"end": summed.hexdigest()}) + "\n"])
-        assert (await verify(ledger, "lineage")).findings == ()
-        await ledger.charge(asking("lineage", "ann", "1"))
-        assert (await ledger.lineage("lineage")).spent == PRICE
 
 
 async def test_a_backup_brings_blocks_back(tmp_path: Path) -> None:
