@@ -1,4 +1,4 @@
-#!lua name=dpserve_39
+#!lua name=@NAME@
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -23,13 +23,13 @@
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
 -- The library is this file, `owner.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its
--- functions' names carry the version, so that a store runs several versions side by side. A lineage is written in the
+-- functions' names follow from its source, so that services of two releases run side by side. A lineage is written in the
 -- format 4 until its first block is opened, in 5 from then on, and in 7 once its blocks have paid for what its own account
 -- does not accept, so that versions which know no blocks refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
 -- is refused here. A word stands in place of the number where the owner had the lineage forgotten,
 -- `forgotten`, which no version takes.
 
-local VERSION = '39'
+local NAME = '@NAME@' -- which whoever loads the library puts here: it follows from the source
 local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_OF_BLOCKS_ALONE = '4', '5', '7'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
@@ -169,8 +169,8 @@ local function mark_of(services)
   return loaded .. '/' .. (beginnings[services] or 0)
 end
 
--- Every function takes as its first key the lineage's `services`, and as its arguments the library's version and one
--- value, packed by MessagePack, that names all others. Each has a nonce, the mark of what the caller has looked at, and
+-- Every function takes as its first key the lineage's `services`, and as its argument one value, packed by MessagePack,
+-- that names all others. Each has a nonce, the mark of what the caller has looked at, and
 -- who is asking: a service's id (empty for the owner's commands) and how many of its writes the store has acknowledged
 -- to it. The reply opens with the nonce, so that a reply can only be taken for its own call, and with the number of the
 -- service's writes that the store now has.
@@ -178,9 +178,9 @@ end
 -- A caller with another mark has not looked at the settings of this run of the server, nor compared the lineage with
 -- what others know of it; it is told the mark, and nothing is decided.
 local function answer(run, keys, args)
-  local ok, sent = pcall(cmsgpack.unpack, args[2] or '')
-  if args[1] ~= VERSION or not ok or type(sent) ~= 'table' then
-    malformed('the call is not one for version ' .. VERSION)
+  local ok, sent = pcall(cmsgpack.unpack, args[1] or '')
+  if not ok or type(sent) ~= 'table' then
+    malformed('a call must come whole')
   end
   local found = named(keys)
   if sent.mark ~= mark_of(keys[1]) then
@@ -195,7 +195,7 @@ end
 
 local function register(name, flags, run)
   redis.register_function{
-    function_name = 'dpserve_' .. VERSION .. '_' .. name,
+    function_name = NAME .. '_' .. name,
     flags = flags,
     callback = function(keys, args)
       local ok, reply, line = attempt(run, keys, args)

@@ -8,6 +8,7 @@ happens is a `LedgerUnavailable` of one line that never shows the URL's password
 """
 
 import asyncio
+import hashlib
 import re
 import secrets
 import time
@@ -90,40 +91,38 @@ def binary(data: bytes) -> msgspec.Raw:
 
 @dataclass(frozen=True)
 class FunctionLibrary:
-    """The ledger's function library: its source and the version that it states.
+    """The ledger's function library by its source, in which `@NAME@` stands for the library's name.
 
-    A store holds several versions side by side, under different names: whoever loads a newer one takes nothing away
-    from a service that runs with an older.
+    The name follows from the source: another release's library lies beside this one, and takes nothing away from a
+    service that runs with it.
     """
 
-    code: str
-    version: int
+    source: str
 
     @cached_property
     def name(self) -> str:
         """The library's name in the store."""
-        return f"dpserve_{self.version}"
+        return f"dpserve_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
+
+    @cached_property
+    def code(self) -> str:
+        """The source as the store loads it."""
+        return self.source.replace("@NAME@", self.name)
 
     @property
     def commands(self) -> tuple[str, ...]:
         """The store's commands that the library calls, each with its subcommand if it has one."""
-        called = re.findall(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?", self.code)
-        sliced = re.findall(r"in_slices\(([^,\n(]*),", self.code)
+        called = re.findall(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?", self.source)
+        sliced = re.findall(r"in_slices\(([^,\n(]*),", self.source)
         words = {" ".join(filter(None, each)) for each in called}
         return tuple(sorted(words.union(*(re.findall("'([A-Z]+)'", each) for each in sliced))))
-
-    @classmethod
-    def parse(cls, code: str) -> "FunctionLibrary":
-        """Read the version from the line of the source that states it."""
-        stated = re.search(r"^local VERSION = '(\d+)'$", code, re.MULTILINE)
-        return cls(code, int(stated[1]) if stated else 0)
 
 
 @cache
 def our_library() -> FunctionLibrary:
     """Return the library that this package was written with."""
     folder = files("accounting.ledger")
-    return FunctionLibrary.parse("".join(folder.joinpath(f"{part}.lua").read_text() for part in _PARTS))
+    return FunctionLibrary("".join(folder.joinpath(f"{part}.lua").read_text() for part in _PARTS))
 
 
 Asker = tuple[str, int]
@@ -317,7 +316,7 @@ class Store:
                 **arguments,
             }
             packed = msgspec.msgpack.encode(sent)
-            words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, str(library.version), packed)
+            words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, packed)
             try:
                 reply = await self._within_deadline(self._command(str(keys[0]), words, durably=durably))
                 break
@@ -495,8 +494,8 @@ class Store:
         )
         theirs = _code(listed)
         if theirs not in (None, ours.code):
-            altered = f"the ledger's store holds an altered version {ours.version} of dpserve's function library"
-            raise UnsafeStore((f"{altered}; run the same release of dpserve everywhere",))
+            altered = "the ledger's store holds an altered copy of dpserve's function library"
+            raise UnsafeStore((f"{altered}; remove it with `FUNCTION DELETE {ours.name}`",))
         return theirs
 
     def _unavailable(self, error: Exception) -> LedgerUnavailable:

@@ -17,7 +17,7 @@ from .test_http import PRICE, ROW, problem
 def in_july(monkeypatch):
     """A store whose clock stands in July 2026: a month that ends between two charges would pay for the second."""
     ours = our_library()
-    stopped = replace(ours, code=ours.code.replace("tonumber(redis.call('TIME')[1])", "1784116800"))
+    stopped = replace(ours, source=ours.source.replace("tonumber(redis.call('TIME')[1])", "1784116800"))
     assert stopped != ours
     monkeypatch.setattr("accounting.ledger.store.our_library", lambda: stopped)
 

@@ -184,20 +184,8 @@ def dump(url: str, lineage: str) -> dict[str, object]:
         return {key.decode(): read[client.type(key)](key) for key in sorted(keys)}
 
 
-def as_version(code: str, version: int) -> FunctionLibrary:
-    """Return a library of this source under another version, beside which ours can lie in a store."""
-    former = FunctionLibrary.parse(code)
-    for line, other in (
-        (f"#!lua name={former.name}\n", f"#!lua name=dpserve_{version}\n"),
-        (f"local VERSION = '{former.version}'\n", f"local VERSION = '{version}'\n"),
-    ):
-        assert code.count(line) == 1
-        code = code.replace(line, other)
-    return FunctionLibrary.parse(code)
-
-
-def faulty_version(fault: tuple[str, str], version: int) -> FunctionLibrary:
-    """Return the library that is used now with a fault, what is right and what is wrong, under another version."""
-    code = store_module.our_library().code
-    assert code.count(fault[0]) == 1
-    return as_version(code.replace(*fault), version)
+def faulty_library(right: str, wrong: str) -> FunctionLibrary:
+    """Return the library that is used now with a fault, beside which ours can lie in a store."""
+    source = store_module.our_library().source
+    assert source.count(right) == 1
+    return FunctionLibrary(source.replace(right, wrong))

@@ -31,7 +31,7 @@ from accounting.ledger.verification import verify
 from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 from accounting.sampling_error import PURE_DELTA
 
-from .conftest import asking, budget, dump, faulty_version, new_lineage, open_accounts
+from .conftest import asking, budget, dump, faulty_library, new_lineage, open_accounts
 from .model import Model, ModelAccount
 
 COSTS = [Cost((GaussianLoss(0.25),)), Cost((LaplaceLoss(0.5),)), Cost((ClaimedGaussianLoss(0.25),)), Cost()]
@@ -245,7 +245,7 @@ MUTANTS = {
 
 def _mutate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the library with one line that is wrong, under a version of its own."""
-    library = faulty_version(MUTANTS[name], 9000 + list(MUTANTS).index(name))
+    library = faulty_library(*MUTANTS[name])
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 

@@ -33,7 +33,7 @@ from accounting.ledger import store as store_module
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 
-from .conftest import asking, budget, dump, faulty_version, new_lineage, open_accounts
+from .conftest import asking, budget, dump, faulty_library, new_lineage, open_accounts
 
 MUS = (0.25, 0.3, 0.7)
 COSTS = {mu: Cost((GaussianLoss(mu),)) for mu in MUS}
@@ -359,7 +359,7 @@ MUTANTS = {
 @pytest.fixture(params=MUTANTS, ids=str)
 def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library with a fault, under a version of its own."""
-    library = faulty_version(MUTANTS[request.param], 9500 + list(MUTANTS).index(request.param))
+    library = faulty_library(*MUTANTS[request.param])
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 

@@ -15,11 +15,10 @@ from accounting.ledger.recovery import reconcile
 from accounting.ledger.store import FunctionLibrary
 from accounting.ledger.verification import verify
 
-from .conftest import as_version, asking, new_lineage, open_accounts, question, releases
+from .conftest import asking, new_lineage, open_accounts, question, releases
 
 pytestmark = pytest.mark.anyio
 
-VERSION = 9_100
 RECEIPTS = 1_500
 SLICE = 10
 """In place of the library's 1,000, so that few receipts are many slices."""
@@ -60,7 +59,7 @@ local function note_call(name, keys, args)
   calls[#calls + 1] = name .. ' ' .. steps .. ' ' .. #keys + (ok and size_of(sent) or #args)
 end
 
-local VERSION = """
+local NAME = """
 
 WATCHED = """
     callback = function(keys, args)
@@ -70,7 +69,7 @@ WATCHED = """
 """
 
 REPORT = """
-redis.register_function{function_name = 'calls_of_VERSION', callback = function()
+redis.register_function{function_name = NAME .. '_calls', callback = function()
   local noted = calls
   calls = {}
   return noted
@@ -78,22 +77,22 @@ end}
 """
 
 
-def counting_library(version: int) -> FunctionLibrary:
+def counting_library() -> FunctionLibrary:
     """Return the library with a count of the steps of each call: rounds of loops, commands, and what these reply."""
-    code = as_version(store_module.our_library().code, version).code
+    code = store_module.our_library().source
     code, loops = re.subn(r"\b(do|repeat)(?= *(?:--.*)?\n)", r"\1 steps = steps + 1", code)
     code, commands = re.subn(r"redis\.(p?call)\(", r"stepped_\1(", code)
     assert loops > 50
     assert commands > 80
     replaced = {
-        "\nlocal VERSION = ": COUNTING,
+        "\nlocal NAME = ": COUNTING,
         "local SLICE = 1000": f"local SLICE = {SLICE}",
         "\n    callback = function(keys, args)\n      local ok, reply, line = attempt(run, keys, args)\n": WATCHED,
     }
     for right, other in replaced.items():
         assert code.count(right) == 1
         code = code.replace(right, other)
-    return FunctionLibrary.parse(code + REPORT.replace("VERSION", str(version)))
+    return FunctionLibrary(code + REPORT)
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,10 @@ class Call:
         return self.steps <= STEPS_OF_A_SLICE * SLICE + STEPS_OF_AN_ARGUMENT * self.size
 
 
-def calls_at(url: str) -> Iterator[Call]:
+def calls_at(url: str, library: FunctionLibrary) -> Iterator[Call]:
     """Yield the calls since the last time."""
     with redis.Redis.from_url(url, decode_responses=True, protocol=2) as store:
-        for line in store.fcall(f"calls_of_{VERSION}", 0):
+        for line in store.fcall(f"{library.name}_calls", 0):
             function, steps, size = line.split(" ")
             yield Call(function, int(steps), int(size))
 
@@ -142,7 +141,7 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
     await ledger.revoke(lineage, "bob")
     async with Ledger.open(folder / "restored") as restored:
         await restore(restored, lines)
-        assert all(call.is_bounded for call in calls_at(f"unix://{restored.store.address}"))
+        assert all(call.is_bounded for call in calls_at(f"unix://{restored.store.address}", store_module.our_library()))
 
 
 async def look(ledger: Ledger, lineage: str) -> None:
@@ -159,11 +158,11 @@ async def look(ledger: Ledger, lineage: str) -> None:
 async def test_no_call_takes_longer_the_more_receipts_there_are(
     embedded_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = counting_library(VERSION)
+    library = counting_library()
     monkeypatch.setattr(store_module, "our_library", lambda: library)
     async with await Ledger.connect(embedded_url) as ledger:
         await use_every_function(ledger, new_lineage(), tmp_path)
-    calls = list(calls_at(embedded_url))
+    calls = list(calls_at(embedded_url, library))
     assert [call for call in calls if not call.is_bounded] == []
-    registered = set(re.findall(r"register(?:_on_lineage)?\('(\w+)'", library.code))
+    registered = set(re.findall(r"register(?:_on_lineage)?\('(\w+)'", library.source))
     assert registered - {call.function for call in calls} == {"restore"}  # which was called on another store

@@ -7,11 +7,11 @@ import pytest
 import redis
 
 from accounting.ledger import ActRefused, Charge, Ledger, LedgerDamaged, LedgerUnavailable, UnknownClient, key_digest
-from accounting.ledger.store import our_library
+from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 
-from .conftest import BINARY, DURABLE, as_version, asking, new_lineage, open_accounts, releases, running_server
+from .conftest import BINARY, DURABLE, asking, new_lineage, open_accounts, releases, running_server
 
 pytestmark = pytest.mark.anyio
 
@@ -43,11 +43,11 @@ def store(url: str) -> Iterator["redis.Redis[bytes]"]:
 
 @pytest.fixture
 def spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our library, under a version of its own, whose writes fail once what is under `_LEFT` is used up."""
+    """Our library, under a name of its own, whose writes fail once what is under `_LEFT` is used up."""
     ours = our_library()
-    first, _, others = ours.code.partition("\n")
+    first, _, others = ours.source.partition("\n")
     code = others.replace("redis.call(", "counted(")
-    library = as_version(first + _SPOILT + code, 8000)
+    library = FunctionLibrary(first + _SPOILT + code)
     monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)
 
 

@@ -18,7 +18,7 @@ from accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, key_d
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.journal import read_journals
 from accounting.ledger.recovery import reconcile
-from accounting.ledger.store import our_library
+from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.report import AccountState
 
@@ -26,9 +26,8 @@ from .conftest import (
     BINARY,
     COST,
     DURABLE,
-    as_version,
     asking,
-    faulty_version,
+    faulty_library,
     new_lineage,
     open_accounts,
     releases,
@@ -49,11 +48,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def clock(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator["redis.Redis[bytes]"]:
-    """Our library, under a version of its own, whose time is what a key says."""
+    """Our library, under a name of its own, whose time is what a key says."""
     ours = our_library()
-    code = ours.code.replace("tonumber(redis.call('TIME')[1])", f"tonumber(redis.call('GET', '{CLOCK}'))")
-    assert code != ours.code
-    library = as_version(code, 8001)
+    source = ours.source.replace("tonumber(redis.call('TIME')[1])", f"tonumber(redis.call('GET', '{CLOCK}'))")
+    assert source != ours.source
+    library = FunctionLibrary(source)
     monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)
     with redis.Redis.from_url(url, protocol=2) as client:
         yield client
@@ -189,7 +188,7 @@ def test_no_clock_refills_twice_or_beyond_the_limit_in_full(url: str, clock: "re
 def test_a_refill_that_is_decided_wrongly_is_found_out(
     url: str, clock: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
 ) -> None:
-    library = faulty_version((right, wrong), 8100 + sum(map(ord, right)) % 800)
+    library = faulty_library(right, wrong)
     monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)
     with pytest.raises((AssertionError, ExceptionGroup)):
         _try_clocks(url, clock, 60)
