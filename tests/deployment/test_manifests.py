@@ -327,10 +327,10 @@ def test_pods_that_share_a_claim_of_one_node_run_on_one_node(rendered):
 
 
 def test_pods_have_room_for_what_verify_and_backup_note(rendered):
-    """Each question of a full store takes 80 bytes there, and 74 in the store (docs/ledger.md, docs/scaling.md)."""
+    """Each question of a full store takes 120 bytes there, and 74 in the store (docs/ledger.md, docs/scaling.md)."""
     conf, *_ = store_of(rendered["redis"])
     megabytes = int(re.search(r"^maxmemory (\d+)mb$", conf, re.MULTILINE)[1])
-    needed = megabytes * 2**20 / 74 * 80
+    needed = megabytes * 2**20 / 74 * 120
     for kind, name in (("Deployment", "dpserve"), ("Deployment", "dpserve-owner"), ("CronJob", "dpserve-backup")):
         pod = template_of(named(rendered["redis"], kind, name))["spec"]
         sizes = {each["name"]: each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each}

@@ -75,9 +75,7 @@ async def test_memory_does_not_grow_with_the_receipts(tmp_path: Path, monkeypatc
         ("backups._ENTRIES_OF_A_STREAM", 100),
         ("backups._ENTRIES_IN_A_CALL", 100),
         ("backups._MOST_WAITING", 100),
-        ("questions._ROWS_IN_A_BLOCK", 1000),
-        ("questions._ROWS_IN_A_PART", 100),
-        ("questions._RECEIPTS_IN_A_PART", 100),
+        ("questions._AT_ONCE", 100),
     ):
         monkeypatch.setattr(f"accounting.ledger.{name}", size)
     fewer = await _most_bytes(tmp_path / "fewer", 1_200)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.ledger import questions
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import Receipt, charge_terms
 
@@ -85,12 +84,10 @@ ASKED = st.lists(
 LIES = st.dictionaries(st.integers(1, 25), st.tuples(st.integers(-1, 1), st.integers(-1, 1)), max_size=2)
 
 
-@pytest.fixture(params=["one slice", "many slices"], autouse=True)
-def _slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "many slices":
-        monkeypatch.setattr(questions, "_ROWS_IN_A_PART", 2)
-        monkeypatch.setattr(questions, "_ROWS_IN_A_BLOCK", 3)
-        monkeypatch.setattr(questions, "_RECEIPTS_IN_A_PART", 4)
+@pytest.fixture(params=["as many as ever", "few at once"], autouse=True)
+def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "few at once":
+        monkeypatch.setattr("accounting.ledger.questions._AT_ONCE", 3)
 
 
 @settings(deadline=None, max_examples=300)
@@ -190,20 +187,19 @@ def test_later_payments_that_differ_are_named() -> None:
 
 def test_a_question_of_another_length_is_refused() -> None:
     paid = PaidQuestions()
-    paid.enter(
-        Receipt(
-            lineage="lineage",
-            client="ann",
-            sequence=1,
-            number=1,
-            terms=TERMS,
-            microseconds=0,
-            questions=(b"short",),
-            lineage_questions=1,
-        )
-    )
     with pytest.raises(ValueError, match="16 bytes"):
-        paid.settle()
+        paid.enter(
+            Receipt(
+                lineage="lineage",
+                client="ann",
+                sequence=1,
+                number=1,
+                terms=TERMS,
+                microseconds=0,
+                questions=(b"short",),
+                lineage_questions=1,
+            )
+        )
     other = PaidQuestions()
     other.note_first({b"short": b"1"})
     other.settle()
