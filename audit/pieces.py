@@ -21,8 +21,8 @@ import audit
 import mechanisms
 import training
 from accounting.arrays import Floats
+from accounting.whole_files import write_whole
 from audit.noise import NoiseFinding
-from training.private_files import write_whole
 
 Piece = Mapping[str, Any]
 """The inputs of a result, in JSON's types."""

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from accounting.whole_files import write_shown
 from training.errors import extra
-from training.private_files import write_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,6 +16,7 @@ from accounting.ledger.backup_streams import read_lines, writing
 from accounting.ledger.backups import backup
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.verification import Watcher, unwatched
+from accounting.whole_files import drafted
 
 
 async def write_backup(
@@ -64,20 +65,8 @@ def _created_here(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file", str(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        partial.unlink(missing_ok=True)
+    with drafted(path) as file:
+        yield file
 
 
 class BackupFile:

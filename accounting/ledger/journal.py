@@ -28,6 +28,7 @@ from accounting.ledger.errors import NO_LOCKS, LedgerUnavailable
 from accounting.ledger.receipts import Receipt, first_link, link_after
 from accounting.ledger.store import Asker
 from accounting.ledger.values import checked_lineage
+from accounting.whole_files import sync_folder, write_whole
 
 LARGEST_FILE = 128 * 1024 * 1024
 """Bytes of a journal's two files together. One that has half of them becomes the one before, which is forgotten."""
@@ -187,8 +188,8 @@ class Journal(Witness):
             self._append(_title(self.known))
         # What was read of it is relied on from now on, and so is that it will be found.
         os.fsync(self._file)
-        _sync_folder(self._path.parent)
-        _sync_folder(self._path.parent.parent)
+        sync_folder(self._path.parent)
+        sync_folder(self._path.parent.parent)
 
     def check(self) -> None:
         """Write what could not be written before. Raises LedgerUnavailable if it still cannot be."""
@@ -279,7 +280,7 @@ class Journal(Witness):
             raise
         self._full.append(self._file)  # whose newest second is not on the disk yet
         self._file, self._size = file, len(title)
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
 
     def _sync(self) -> None:
         while True:
@@ -314,9 +315,8 @@ def mark_forgotten(folder: Path, lineage: str) -> None:
     try:
         for one in (folder, home):
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (home / _FORGOTTEN).touch(mode=0o600)
-        for one in (home, folder):
-            _sync_folder(one)
+        write_whole(home / _FORGOTTEN, b"")
+        sync_folder(folder)
     except OSError as error:
         raise _unusable(folder, error) from error
 
@@ -437,14 +437,6 @@ def _line(value: Struct) -> bytes:
 def _whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
     # After a torn line comes nothing, or the rest of it, which its writer is still at.
     return takewhile(lambda line: line.endswith(b"\n"), file)
-
-
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _lock(path: Path) -> int | None:

@@ -28,8 +28,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from accounting.arrays import Floats
 from accounting.messages import OptionName
+from accounting.whole_files import owners_alone
 from audit.endpoint import Endpoint, Exhausted, digest_of, row_name
-from training.private_files import owners_alone
 
 FORMAT = "dpserve attack journal 3"
 

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 
-from training.private_files import write_shown
+from accounting.whole_files import write_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,25 +1,27 @@
 """Files that a command writes: each appears whole or not at all, and an error names it."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from training.private_files import naming
+from accounting.whole_files import drafted, naming
 
 
 class Draft:
     """A file that is not in its place yet."""
 
-    def __init__(self, path: Path, target: Path) -> None:
-        """path: where it is until then. target: its place, for errors."""
-        self._path, self._target = path, target
+    def __init__(self, file: BinaryIO, target: Path) -> None:
+        """target: its place, for errors."""
+        self._file, self._target = file, target
 
     def write(self, content: bytes) -> None:
         """Write the whole content over the room that was taken for it. Raises OSError that names the file."""
-        with naming(self._target, self._path), self._path.open("r+b") as file:
-            file.write(content)
-            file.truncate()
+        with naming(self._target):
+            self._file.seek(0)
+            self._file.write(content)
+            self._file.truncate()
+            self._file.flush()
 
 
 @contextmanager
@@ -31,12 +33,7 @@ def whole_file(target: Path, content: bytes = b"", *, room: int = 0) -> Iterator
     """
     if target.exists():
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
-    path = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with naming(target, path):
-            path.write_bytes(content.ljust(room))
-        yield Draft(path, target)
-        with naming(target, path):
-            path.rename(target)
-    finally:
-        path.unlink(missing_ok=True)
+    with drafted(target, opener=None, is_new=True) as file:
+        draft = Draft(file, target)
+        draft.write(content.ljust(room))
+        yield draft

@@ -29,13 +29,13 @@ from accounting.ledger.verification import Verification, Watcher, unwatched
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from accounting.whole_files import drafted
 from dpserve.commands import options
 from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from service.errors import CannotServe
-from training.private_files import drafted
 
 app = Group("Check, copy and mend the ledger.")
 

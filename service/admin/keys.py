@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from accounting.ledger import new_api_key
+from accounting.whole_files import write_whole
 from service.admin.app import LONGEST_KEY
 from service.errors import CannotServe
-from training.private_files import naming, owners_alone
 
 _log = logging.getLogger("dpserve")
 
@@ -61,14 +61,8 @@ def _checked(key: str, where: str) -> str:
 def _new_key(path: Path) -> str:
     """Write a new key that only its owner may read. Of several processes that do so at once, one writes it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        with naming(path), open(part, "x", opener=owners_alone) as file:
-            file.write(new_api_key() + "\n")
-        with suppress(FileExistsError):  # another process was first
-            os.link(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with suppress(FileExistsError):  # another process was first
+        write_whole(path, new_api_key() + "\n", is_new=True)
     return path.read_text("utf-8").strip()
 
 

@@ -8,8 +8,6 @@ write both can forge the folder whole: that is whoever runs the service. No pick
 import hashlib
 import hmac
 import json
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +23,7 @@ from safetensors.numpy import load, save
 
 from accounting.arrays import Floats
 from accounting.messages import OptionName
+from accounting.whole_files import write_new_folder
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError
 from training.regular_files import read_regular, sha256_of
@@ -112,17 +111,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         raise BundleError(
             f"{folder} exists already, and is never overwritten: name a new one with " + OptionName("out")
         )
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        draft.mkdir(parents=True, mode=0o700)
-        try:
-            for name, content in files.items():
-                (draft / name).touch(mode=0o600)
-                (draft / name).write_bytes(content)
-            draft.rename(folder)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+        write_new_folder(folder, files)
     except OSError as error:
         raise BundleError(f"cannot write the folder {folder}: {error.strerror}") from error
 

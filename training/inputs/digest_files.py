@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.arrays import Mask
+from accounting.whole_files import drafted, move, naming, write_whole
 from training.errors import TrainingError
-from training.private_files import drafted, write_whole
 
 NOTE = "-note"
 """End of a file's suffix while the training whose digests it has goes on, or when it was killed."""
@@ -95,12 +95,12 @@ def keep(note: Path, dtype: np.dtype[Any]) -> None:
             write_whole(kept, digests[~known].tobytes())
         note.unlink()
     else:
-        note.replace(kept)
+        move(note, kept)
 
 
 def write_locked(path: Path, content: bytes) -> int:
     """Write a file of its owner's alone; return what `os.close` takes, until when it is locked. Raises OSError."""
-    with drafted(path) as file:
+    with naming(path), drafted(path) as file:
         lock = os.dup(file.fileno())
         try:
             with suppress(OSError):  # where files cannot be locked, no training is taken for ended

@@ -57,6 +57,7 @@ from numpy.typing import NDArray
 
 from accounting.arrays import Words
 from accounting.messages import Message, OptionName, message
+from accounting.whole_files import write_whole
 from training.errors import TrainingError
 from training.fields import NAME
 from training.inputs.digest_files import (
@@ -77,7 +78,6 @@ from training.inputs.digest_files import (
 from training.inputs.feature_digests import KINDS, LABELLED, UNLABELLED
 from training.inputs.records import Digests as RowDigests
 from training.inputs.records import Records
-from training.private_files import write_whole
 
 DIGITS = "digits"
 """The lineage of the public digits that examples train on."""
@@ -610,16 +610,10 @@ def check_lineage_name(name: str) -> str:
 def owner_key(path: Path) -> bytes:
     """Return the owner's secret for lineages, made on first use and kept in `path`, readable by its owner alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) != _KEY_BYTES:
-            raise TrainingError(f"{path} should hold {_KEY_BYTES} secret bytes, and holds {len(key)}") from None
-        return key
-    with os.fdopen(descriptor, "wb") as file:
-        key = secrets.token_bytes(_KEY_BYTES)
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
+    if not path.exists():
+        with suppress(FileExistsError):  # another process was first
+            write_whole(path, secrets.token_bytes(_KEY_BYTES), is_new=True)
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise TrainingError(f"{path} should hold {_KEY_BYTES} secret bytes, and holds {len(key)}")
     return key
