@@ -55,7 +55,7 @@ local function size_of(value)
 end
 
 local function note_call(name, keys, args)
-  local ok, sent = pcall(cmsgpack.unpack, args[2] or '')
+  local ok, sent = pcall(cmsgpack.unpack, args[1] or '')
   calls[#calls + 1] = name .. ' ' .. steps .. ' ' .. #keys + (ok and size_of(sent) or #args)
 end
 
@@ -125,7 +125,6 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
     await ledger.set_group(lineage, "bob", "team")
     await ledger.set_budget(lineage, releases(3 * RECEIPTS))
     await ledger.settle_unit(lineage, "person")
-    await ledger.promote(lineage, "name", "0" * 32)
     await ledger.add_key(lineage, "ann", ApiKey(key_digest(f"another of {lineage}")))
     for start in range(0, RECEIPTS, 100):
         await ledger.charge_batch([asking(lineage, "ann", f"{number}") for number in range(start, start + 100)])
