@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats
@@ -123,14 +122,6 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
         BUDGET: _encode(budget_of(predictor, prediction)).decode(),
         NOISE: _encode(fields).decode(),
     }
-
-
-def numbers_out(values: Floats) -> Any:
-    """Return numbers (n,) or (n, k) as the value of a field, without a Python object for each: lists as msgspec's.
-
-    Each is the shortest decimal that reads back as the same double; what is not finite is null.
-    """
-    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(values, np.float64), option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
@@ -269,7 +260,7 @@ class RowsCodec:
                 headers[SETS] = _encode(sets_out(predictor, prediction, request.coverage, of_rows=False)).decode()
             return npy.npy_of(prediction.values), headers
         values = prediction.values
-        predictions: Any = numbers_out(values) if predictor.outputs.classes else predictor.outputs.objects(values)
+        predictions: Any = values.tolist() if predictor.outputs.classes else predictor.outputs.objects(values)
         response = PredictResponse(
             predictions,
             receipt_of(predictor, prediction),

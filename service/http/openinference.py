@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from accounting.arrays import Floats
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
-from service.http.codec import budget_of, headers_of, malformed_json, numbers_out, receipt_of
+from service.http.codec import budget_of, headers_of, malformed_json, receipt_of
 from service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
 from service.http.numbers import numbers
 from service.http.predictions import Reply
@@ -126,8 +126,7 @@ class OpenInferenceCodec:
                 output.parameters = {"binary_data_size": tensor.nbytes}
                 raw += tensor.tobytes()
             else:
-                flat = tensor.ravel()
-                output.data = numbers_out(flat) if flat.dtype.kind == "f" else flat.tolist()
+                output.data = tensor.ravel().tolist()
             outputs.append(output)
         response = InferResponse(
             predictor.name,

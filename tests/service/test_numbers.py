@@ -1,10 +1,6 @@
-"""The two readers of lists of numbers agree on every body, and the faster one reads what clients send.
-
-So do the two writers.
-"""
+"""The two readers of lists of numbers agree on every body, and the faster one reads what clients send."""
 
 import json
-import math
 
 import msgspec
 import numpy as np
@@ -12,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.http.codec import numbers_out
 from service.http.numbers import numbers, rows_and_members
 from service.http.schemas import InvocationsRequest, PredictOptions, PredictRequest
 
@@ -135,32 +130,3 @@ def test_a_large_body_is_read_without_msgspec():
     read = rows_and_members(json.dumps({"instances": lists}).encode(), ("instances",), WIDTH)
     assert read is not None
     assert same(read[0], lists)
-
-
-@settings(max_examples=500)
-@given(
-    st.lists(
-        st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=WIDTH, max_size=WIDTH),
-        min_size=1,
-        max_size=4,
-    )
-)
-@example([[0.0, -0.0, 1.0], [5e-324, 1.7976931348623157e308, 1e16], [0.1, 1 / 3, 2.0**-53]])
-def test_both_writers_of_lists_of_numbers_write_the_same_doubles(lists):
-    """orjson writes arrays, and msgspec lists. The text may differ (1e16 and 1e+16), and never by what is read."""
-    X = np.array(lists)
-    for values in (X, X[:1], np.asfortranarray(X), X[:, 0]):
-        written = json.loads(msgspec.json.encode(numbers_out(values)), parse_int=float)
-        assert np.array(written).tobytes() == np.ascontiguousarray(values).tobytes()
-        assert written == json.loads(msgspec.json.encode(values.tolist()), parse_int=float)
-
-
-def test_numbers_that_are_not_finite_are_written_as_null_by_both():
-    X = np.array([[math.nan, math.inf, -math.inf, 0.5]])
-    assert json.loads(msgspec.json.encode(numbers_out(X))) == [[None, None, None, 0.5]]
-    assert json.loads(msgspec.json.encode(X.tolist())) == [[None, None, None, 0.5]]
-
-
-def test_numbers_of_single_precision_are_written_as_the_doubles_that_they_are():
-    X = np.array([[0.1, 0.7]], dtype=np.float32)
-    assert json.loads(msgspec.json.encode(numbers_out(X))) == X.tolist()
