@@ -5,7 +5,7 @@ sentence. `plan` reads the ledger and returns what the act means and how it is d
 is awaited. The owner's port makes a request of each act in `ACTS`, the owner's page a form, and the command line a
 command: to let the owner do something else, add a class here. `Names` and `Lasting` tell all three what a text names
 and in which unit a time is. A JSON Schema of an act says the same: `x-names`, `x-seconds`, `x-about`, `x-opens` and
-`x-urgent`, and of a budget `x-measure` and `x-periods`.
+`x-urgent`, and of a budget `x-measure`.
 """
 
 import time
@@ -13,14 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from accounting.budgets import MEASURES, Accepts, Budget, Period, Refill, Scope, accepted_at, currency_of
+from accounting.budgets import MEASURES, Accepts, Budget, Scope, accepted_at, currency_of
 from accounting.ledger import (
     RAISED_AFTER_ANSWERS,
     SCOPES,
@@ -128,18 +128,12 @@ class BudgetTerms(BaseModel):
         "'any' proven mechanism; 'pure' epsilon alone, which adds up; 'unproven' or 'unproven-pure', for claims as "
         "well.",
     )
-    refill: str | None = Field(
-        None,
-        json_schema_extra={"x-periods": list(get_args(Period))},
-        description="How much of the budget may be spent in each day, week or month (UTC), as epsilon:1@1e-6/month or "
-        "rho:0.01/week; 'none' ends it. The budget itself stays the most that is ever spent.",
-    )
 
     def budget(self, accepts: Accepts, delta: float | None = None, before: Budget | None = None) -> Budget:
-        """Return the budget, or the one before with another refill. Raises ValueError.
+        """Return the budget, or the one before with other terms. Raises ValueError.
 
         accepts, delta: where none is stated; a delta of another kind of account asks for that kind. before: the
-        account's present budget, whose refill stays unless another is stated.
+        account's present budget, whose amount stays unless another is stated.
         """
         given = {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
         kind = self.accepts or (accepts if self.delta == delta else accepted_at(self.delta, accepts))
@@ -153,10 +147,7 @@ class BudgetTerms(BaseModel):
             delta = 0.0
         stated = [Budget.from_measure(name, value, delta, kind) for name, value in given.items()]
         limit, delta = (stated[0].limit, stated[0].delta) if stated else (kept.limit if kept else 0, delta)
-        refill = None if kept is None else kept.refill
-        if self.refill is not None:
-            refill = None if self.refill == "none" else Refill.parse(self.refill, kind)
-        return Budget(limit, kind, delta, refill)
+        return Budget(limit, kind, delta)
 
 
 class OwnerAct(BaseModel, ABC):
@@ -320,28 +311,25 @@ class SetBudget(BudgetTerms, OwnerAct):
         before = account.budget
         budget = self.budget(before.accepts, before.delta, before)
         check_within(whose, budget, above)
-        raises, late = budget.lets_more(before), account.raised_after_answers(budget)
+        raises, late = budget.limit > before.limit, account.raised_after_answers(budget)
         if late:
             meaning = f"More may then be learnt about every record. {RAISED_AFTER_ANSWERS}"
         elif raises:
-            meaning = "More may then be learnt about every record, or sooner."
+            meaning = "More may then be learnt about every record."
         elif budget.limit < account.spent:
             meaning = "It has spent more than that: it is refused every new question, and what it was told stays told."
         else:
             meaning = "What is spent stays spent."
         former, new = before.words(before.limit), budget.words(budget.limit)
-        paced = _paced(budget)
         warnings = [f"{whose} has asked already. {RAISED_AFTER_ANSWERS}"] if late else []
         if small := await _too_small(ledger, lineage, budget, account.spent):
             warnings.append(small)
         question = ""
-        if raises and budget.limit > before.limit:
+        if raises:
             question = f"Raise the budget of {whose} from {former} to {new}? More may then be learnt about every record"
-        elif raises:
-            question = f"Let {whose} spend its budget faster than before, {new}{' in all' if paced else ''}{paced}?"
         return Plan(
-            f"The budget of {whose} goes from {former} to {new}{paced}. {meaning}",
-            f"{whose} may now spend {new}{' in all' if paced else ''}{paced}",
+            f"The budget of {whose} goes from {former} to {new}. {meaning}",
+            f"{whose} may now spend {new}",
             partial(ledger.set_budget, lineage, budget, **self._named),
             raises=raises,
             question=question,
@@ -493,25 +481,18 @@ def _named(account: ClientAccount, key: str) -> ApiKey:
     raise UnknownKeyId(account.client, ", ".join(each.id for each in account.api_keys) or "none")
 
 
-def _paced(budget: Budget) -> str:
-    refill = budget.refill
-    return "" if refill is None else f", and {budget.words(refill.amount)} of it in each {refill.period}"
-
-
 async def _too_small(ledger: Ledger, lineage: str, budget: Budget, spent: int = 0) -> str:
     """Say that a budget can never buy anything that its lineage has paid for so far; nothing where it can."""
     prices = [budget.currency.price(cost) for cost in (await ledger.lineage(lineage)).tally]
     least = min((price for price in prices if price), default=0)
-    if budget.most_at_once(spent) >= least:
+    if budget.limit - spent >= least:
         return ""
-    at_this = ", at this refill," if budget.refill is not None and budget.limit - spent >= least else ""
     return (
-        f"This account can never{at_this} pay for anything that the lineage {lineage} has paid for so far: the least "
+        f"This account can never pay for anything that the lineage {lineage} has paid for so far: the least "
         f"of it costs {budget.words(least)}."
     )
 
 
 def _unused(budget: Budget, scope: Scope, group: str) -> AccountState:
     """Return the state of an account before it is opened."""
-    left = budget.limit if budget.refill is None else min(budget.limit, budget.refill.amount)
-    return AccountState((), budget, left=left, scope=scope, group=group)
+    return AccountState((), budget, scope=scope, group=group)

@@ -42,10 +42,9 @@ the (epsilon, delta) stated hold for the noise as drawn.
 
 import math
 from dataclasses import dataclass
-from datetime import date, timedelta
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Literal, Self, cast, get_args
+from typing import Literal, Self, get_args
 
 import numpy as np
 
@@ -88,68 +87,8 @@ def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
 Scope = Literal["client", "group", "lineage", "block"]
 """The owner of an account: a client, its group, its lineage, or a block of the lineage."""
 
-Period = Literal["day", "week", "month"]
-
 MEASURES = ("epsilon", "rho", "mu", "posterior_belief", "advantage")
 """The quantities in which an owner may state a budget, each with a delta."""
-
-
-@dataclass(frozen=True)
-class Refill:
-    """The most that an account may spend in each calendar period (UTC): `amount`, in 1e-12 of what it counts.
-
-    What is not spent lapses.
-
-    It spreads a budget over time and adds nothing to it: the account's limit bounds all periods together, and no
-    figure of privacy here depends on a refill. Epsilon does not add up: one of 1 a month is no promise of 1 for each.
-    """
-
-    amount: int
-    period: Period
-
-    def __post_init__(self) -> None:
-        """Refuse a refill of nothing, and of a period that the calendar does not have."""
-        if self.period not in get_args(Period):
-            raise ValueError(f"a refill is for each {', '.join(get_args(Period))}, not {self.period!r}")
-        if not 0 < self.amount <= picorho.LARGEST:
-            raise ValueError(f"a refill must lie between 1 and {picorho.LARGEST} units of 1e-12, not be {self.amount}")
-
-    @classmethod
-    def parse(cls, text: str, accepts: Accepts) -> Self:
-        """Read a refill as the owner writes it, rounded down: `rho:R/PERIOD` or `epsilon:E@DELTA/PERIOD`.
-
-        An epsilon is that of one period by itself, for an account that `accepts` these charges. One that counts pure
-        epsilon takes `epsilon:E/PERIOD`. Raises ValueError.
-        """
-        amount, _, period = text.rpartition("/")
-        kind, _, number = amount.partition(":")
-        epsilon, _, delta = number.partition("@")
-        try:
-            if kind == "rho" and currency_of(accepts) is RHO:
-                most = picorho.budget(Fraction(number))
-            elif kind == "epsilon":
-                most = Budget.from_epsilon_delta(float(epsilon), float(delta or 0), accepts).limit
-            else:
-                raise ValueError(
-                    "the account counts pure epsilon" if kind == "rho" else "it begins with neither rho: nor epsilon:"
-                )
-            return cls(most, cast(Period, period))
-        except ValueError as error:
-            raise ValueError(
-                "a refill is written epsilon:1@1e-6/month or rho:0.01/week, with day, week or month, and not "
-                f"{text!r}: {error}"
-            ) from error
-
-    def words(self, currency: Currency) -> str:
-        """Return it in words, as `rho = 0.2 a month`."""
-        return f"{currency.words(self.amount)} a {self.period}"
-
-    def ends(self, began: int) -> date:
-        """Return the day on which the period ends that began on a day, in days since 1970: that of the next refill."""
-        first = date(1970, 1, 1) + timedelta(days=began)
-        if self.period == "month":
-            return date(first.year + first.month // 12, first.month % 12 + 1, 1)
-        return first + timedelta(days=7 if self.period == "week" else 1)
 
 
 def accepts_for(cost: Cost) -> Accepts:
@@ -161,7 +100,7 @@ def accepts_for(cost: Cost) -> Accepts:
 class Budget:
     """At most `limit` in total, of the charges that `accepts` names, reported as epsilon at `delta`.
 
-    limit: in 1e-12 of the `currency`. refill: how much of it in each period, if the owner said so. delta: of an account
+    limit: in 1e-12 of the `currency`. delta: of an account
     that counts pure epsilon `sampling_error.PURE_DELTA`, or of a longer sum `sampling_error.pure_delta`.
 
     Raises ValueError unless the sampler's error over all that the budget can buy fits the reserve of delta.
@@ -170,7 +109,6 @@ class Budget:
     limit: int
     accepts: Accepts
     delta: float
-    refill: Refill | None = None
 
     def __post_init__(self) -> None:
         """Refuse a budget that means nothing or that the sampler's reserve does not cover."""
@@ -319,26 +257,12 @@ class Budget:
             return False
         return cost.coins <= self.coins_allowed
 
-    def lets_more(self, before: Self) -> bool:
-        """Return whether an account may spend more under this budget than under one before it, or sooner."""
-        spread = before.refill is None or (
-            self.refill is not None
-            and self.refill.period == before.refill.period
-            and self.refill.amount <= before.refill.amount
-        )
-        return not spread or self.limit > before.limit
-
     @property
     def coins_allowed(self) -> int:
         """The most coins (`Cost.coins`) that an account with this budget may pay for; it counts them like amounts."""
         if self.currency is EPSILON:
             return 0
         return sampling_error.coins_allowed(_units(self.limit), self.delta)
-
-    def most_at_once(self, spent: int = 0) -> int:
-        """Return the most that may ever be spent in one charge, once so much is spent."""
-        left = max(self.limit - spent, 0)
-        return left if self.refill is None else min(left, self.refill.amount)
 
     def words(self, amount: int) -> str:
         """Return an amount in words, as `epsilon = 5.2 at delta = 1e-05 (rho = 0.5)`."""

@@ -35,7 +35,7 @@ from accounting.losses import (
     SubsampledGaussianLoss,
     without_coins,
 )
-from accounting.report import AccountReport, AccountState, RaisedReport, RefillReport, account_report
+from accounting.report import AccountReport, AccountState, RaisedReport, account_report
 
 
 class _Frozen(BaseModel):
@@ -386,8 +386,6 @@ def _account_in_words(
         _sharing(state, blocks),
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]
-    if account.refill is not None and not account.unlimited:
-        words.append(_refill_in_words(account.refill, epsilon))
     limiting = account.limiting_block
     if account.queries_left is not None:
         payer = "it" if limiting is None else f"the block {limiting}, which has less left,"
@@ -445,17 +443,6 @@ def _budget_in_words(account: AccountReport) -> str:
     return (
         f"The account may spend epsilon = {account.limit.epsilon:.4g} (rho = {account.limit.rho:.6g}) in all and has "
         f"rho = {account.remaining.rho:.6g} left; after that it refuses."
-    )
-
-
-def _refill_in_words(refill: RefillReport, epsilon: float) -> str:
-    until = f" until {refill.next.isoformat()}" if refill.next is not None else ""
-    each = f"epsilon = {refill.each.epsilon:.6g}" if refill.each.rho is None else f"rho = {refill.each.rho:.6g}"
-    return (
-        f"Of that it may spend {each} in each calendar {refill.period}, and "
-        f"{refill.remaining:.6g} now{until}. One {refill.period} alone would be epsilon {refill.each.epsilon:.4g}; "
-        "that is no promise for each of them, because all of them are about the same records: together they are "
-        f"epsilon {epsilon:.4g}, as the whole account is."
     )
 
 

@@ -6,14 +6,13 @@ is derived from the same whole numbers that the ledger adds up.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
 from accounting import identifiability, picorho
-from accounting.budgets import Accepts, Budget, Period, Scope, is_unproven
+from accounting.budgets import Accepts, Budget, Scope, is_unproven
 from accounting.currency import EPSILON, RHO
 from accounting.losses import Cost
 
@@ -75,20 +74,6 @@ class Bound(BaseModel, frozen=True):
             "asks, and wherever it stops",
         ),
     ]
-
-
-class RefillReport(BaseModel, frozen=True):
-    """The part of the limit that may be spent in each calendar period (UTC), and what is left of it now."""
-
-    period: Period
-    each: Annotated[
-        Amount,
-        Field(description="for each period; its epsilon is that of one alone. All periods together have the account's"),
-    ]
-    remaining: Annotated[
-        float, Field(ge=0, description="what may be spent before the next refill, in what the account counts")
-    ]
-    next: Annotated[date | None, Field(description="the day of the next refill; null where the limit leaves none")]
 
 
 class RaisedReport(BaseModel, frozen=True):
@@ -163,7 +148,6 @@ class AccountReport(BaseModel, frozen=True):
     unlimited: Annotated[
         bool, Field(description="whether it holds a model that is paid for once, whose further answers cost nothing")
     ] = False
-    refill: Annotated[RefillReport | None, Field(description="null where the limit may be spent at once")] = None
     raised: Annotated[
         RaisedReport | None, Field(description="null where the limit never rose after the first answer")
     ] = None
@@ -188,10 +172,9 @@ class AccountState:
     Amounts are in 1e-12 of what the account counts.
 
     tally: how many releases of each cost it paid for. highest_limit: the highest under which it was charged, where the
-    owner has lowered it since: what it bounds is what was and will be released. Where the budget has a refill, `left`
-    is what may be spent before the next one on the day `refilled`. raises: how often the limit came to be higher than
-    ever before, after the first answer, and settled_limit what it was before that. scope: whose account it is, which
-    says whom it bounds together. group: the client's, or this one.
+    owner has lowered it since: what it bounds is what was and will be released. raises: how often the limit came to be
+    higher than ever before, after the first answer, and settled_limit what it was before that. scope: whose account it
+    is, which says whom it bounds together. group: the client's, or this one.
     """
 
     tally: tuple[tuple[Cost, int], ...]
@@ -199,8 +182,6 @@ class AccountState:
     highest_limit: int = 0
     raises: int = 0
     settled_limit: int = 0
-    left: int | None = None
-    refilled: date | None = None
     scope: Scope = "client"
     group: str = ""
 
@@ -223,8 +204,7 @@ class AccountState:
     @property
     def remaining(self) -> int:
         """The amount that may be spent now."""
-        within = max(0, self.budget.limit - self.spent)
-        return within if self.left is None else min(within, self.left)
+        return max(0, self.budget.limit - self.spent)
 
     @property
     def end(self) -> Budget:
@@ -267,7 +247,6 @@ def account_report(
         queries_left=_queries_left(state, price, shared_answers),
         unlimited=unlimited,
         limiting_block=limiting_block,
-        refill=_refill_report(state),
         raised=_raised_report(state),
         posterior_belief_bound=Bound(
             now=budget.posterior_belief_at(spent), when_spent=budget.posterior_belief_at(end.limit)
@@ -311,13 +290,3 @@ def _raised_report(state: AccountState) -> RaisedReport | None:
         settled=amount_of(state.budget, state.settled_limit),
         posterior_belief_bound=state.end.posterior_belief_raised(state.settled_limit),
     )
-
-
-def _refill_report(state: AccountState) -> RefillReport | None:
-    refill = state.budget.refill
-    if refill is None:
-        return None
-    # No period can spend more than the limit.
-    each = amount_of(state.budget, min(refill.amount, state.budget.limit))
-    left = state.budget.currency.value(state.remaining)
-    return RefillReport(period=refill.period, each=each, remaining=left, next=state.refilled)

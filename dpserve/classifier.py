@@ -951,7 +951,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for account in payers:
             if account.remaining < price:
                 block = "" if blocks is None else account.name
-                amounts = price, account.spent, account.remaining, None, block
+                amounts = price, account.spent, block
                 raise _exhausted(lineage, accounts.BudgetExhausted.of_budget(account.scope, account.budget, *amounts))
 
     async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:

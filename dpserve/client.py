@@ -70,15 +70,13 @@ class BudgetExhausted(ServiceError):
     """The request costs more than is left; nothing was charged. `cost` and `remaining` are in the account's `currency`.
 
     `scope` says whose budget it is: the client's own, its group's, or the lineage's or a block's, which all clients
-    share. What is left of those is not said, and `remaining` is None. `refilled`: the day (UTC) on which a budget by
-    period has more, or None.
+    share. What is left of those is not said, and `remaining` is None.
     """
 
     scope: Literal["client", "group", "lineage", "block"]
     cost: float
     currency: Literal["rho", "epsilon"]
     remaining: float | None
-    refilled: str | None
 
     def __init__(self, detail: str, **fields: Any) -> None:
         """Take the numbers from the problem document.
@@ -94,7 +92,6 @@ class BudgetExhausted(ServiceError):
         self.scope = self.problem["scope"]
         self.cost, self.currency = self.problem["cost"], self.problem["currency"]
         self.remaining = self.problem.get("remaining")
-        self.refilled = self.problem.get("refilled")
 
 
 def _again(kind: type[ServiceError], detail: str, *fields: Any) -> ServiceError:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -96,7 +95,7 @@ def is_open(account: LineageAccount) -> bool:
 
 def check_budget(account: LineageAccount, budget: Budget | None) -> None:
     """Raise CannotServe where a budget is given and the account has another: starting a service changes none."""
-    if budget is not None and replace(account.budget, refill=None) != budget:
+    if budget is not None and account.budget != budget:
         raise CannotServe(
             f"the lineage {account.lineage} has another budget already; leave "
             + OptionName("lineage_budget")
@@ -254,7 +253,7 @@ def _refusal_of_new(account: LineageAccount | BlockAccount, costs: Sequence[Cost
     total = sum(budget.currency.price(cost) or 0 for cost in costs)
     if total <= budget.limit:
         return None
-    return BudgetExhausted.of_budget(scope, budget, total, 0, budget.limit, block=block)
+    return BudgetExhausted.of_budget(scope, budget, total, 0, block)
 
 
 async def settle_unit(ledger: Ledger, lineage: str, unit: str | None, *, by: str) -> None:

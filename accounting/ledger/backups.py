@@ -111,7 +111,7 @@ async def _checked_receipts(ledger: Ledger, section: _Section, newest: int, watc
     lineage = section.lineage
     with reading(lineage):
         whole, inner = _accounts_of(section)
-    books = Books(lineage, section.acts, [whole, *inner])
+    books = Books(lineage, section.acts)
     with reading(lineage):
         async for page in receipt_pages(ledger, lineage, newest):
             for receipt in page:
@@ -245,11 +245,11 @@ def _read_backup(lines: Iterable[str]) -> dict[str, _Contents]:
             continue
         summed.update(text.encode())
         if line.section is not None:
-            whole, inner = _accounts_of(line.section)
+            _accounts_of(line.section)  # or else it cannot be read
             lineage = line.section.lineage
             if lineage in contents:
                 raise ValueError(f"it has the lineage {lineage} twice")
-            own = contents[lineage] = _Contents(line.section, Books(lineage, line.section.acts, [whole, *inner]))
+            own = contents[lineage] = _Contents(line.section, Books(lineage, line.section.acts))
         elif line.receipt is not None:
             if own is None:
                 raise ValueError("a receipt is of no lineage")

@@ -45,11 +45,7 @@ class Payer:
     """Everything that one account (the lineage's, a group's, a client's or a block's) paid for, by its receipts."""
 
     currency: Currency
-    before: int = 0
-    """The sum spent when the account's period began, as the account says."""
     spent: int = 0
-    spent_before: bool = False
-    """Whether the account had ever spent `before`."""
     coins_spent: int = 0
     receipts: int = 0
     questions: int = 0
@@ -59,10 +55,6 @@ class Payer:
     _releases: Counter[str] = field(default_factory=Counter)
     _rates: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """The charge and the coins of one release, by its cost and its price."""
-
-    def __post_init__(self) -> None:
-        """Begin with nothing spent."""
-        self.spent_before = self.before == self.spent
 
     def pay(self, receipt: Receipt, releases: int) -> None:
         """Add what a receipt charged."""
@@ -77,8 +69,6 @@ class Payer:
         self.spent += rates[0] * releases
         self.coins_spent += rates[1] * releases
         self._releases[terms.cost_text] += releases
-        if self.spent == self.before:
-            self.spent_before = True
 
     @property
     def tally(self) -> Counter[Cost]:
@@ -118,21 +108,14 @@ class Books:
     question, `newest` the number of the newest receipt, and `hash_of` has the hashes that were asked for.
     """
 
-    def __init__(
-        self, lineage: str, acts: Sequence[Act], accounts: Iterable[Account] = (), hashed: Iterable[int] = ()
-    ) -> None:
-        """Walk the acts.
-
-        accounts: those that will be compared, for what they had spent when their periods began. hashed: the numbers
-        of the receipts whose hashes are kept.
-        """
+    def __init__(self, lineage: str, acts: Sequence[Act], hashed: Iterable[int] = ()) -> None:
+        """Walk the acts. hashed: the numbers of the receipts whose hashes are kept."""
         self.lineage = lineage
         self.paid = PaidQuestions()
         self.newest = 0
         self._hashed = array("Q", np.unique(np.fromiter(hashed, np.uint64)).tobytes())
         self._hashes = array("B", bytes(_HASH * len(self._hashed)))
         self._next_hashed = 0
-        self._before = {account.subject: account.before for account in accounts}
         self.findings: list[str] = []
         self.payers: dict[str, Payer] = {}
         """The payers by `account_subject`."""
@@ -182,7 +165,7 @@ class Books:
 
     def _payer(self, subject: str) -> Payer:
         if subject not in self.payers:
-            self.payers[subject] = Payer(self._currency_of(subject), self._before.get(subject, 0))
+            self.payers[subject] = Payer(self._currency_of(subject))
         return self.payers[subject]
 
     def _currency_of(self, subject: str) -> Currency:
@@ -338,11 +321,9 @@ class Books:
             )
         if dict(account.tally) != dict(paid.tally):
             self.findings.append(f"the tally of {who} is not that of its receipts")
-        if account.began is not None and not (paid.before == account.before and paid.spent_before):
-            self.findings.append(f"{who} had never spent what it is said to have when its period began")
         # An account that only its receipts brought back has no act, a limit of 0, and a client is revoked for ever.
         accepts = "any" if self._currency_of("lineage") is RHO else "pure"
-        nothing = {"limit": 0, "accepts": accepts, "delta": repr(account.budget.delta), "coins": 0, "refill": ""}
+        nothing = {"limit": 0, "accepts": accepts, "delta": repr(account.budget.delta), "coins": 0}
         terms = budget_arguments(account.budget) | {"coins": account.coins}
         if any(terms[name] != self._last.get(("budget", subject), nothing).get(name) for name in terms):
             self.findings.append(f"the budget of {who} is not the one that was last set")

@@ -440,7 +440,7 @@ local function total_of(state, lines, which, place)
 end
 
 local function left(state)
-  return math.max(0, state.ceiling - state.spent)
+  return math.max(0, state.limit - state.spent)
 end
 
 -- The parts of a request: each account that pays for it, the lines that it pays for, and the place in the chain that
@@ -488,9 +488,9 @@ local function refusal(part)
   local total, coins = total_of(state, lines, 'at_most', place)
   if coins > 0 and state.coined + coins > state.coins then
     return {'coins', account.scope, account.name}
-  elseif total > 0 and state.spent + total > state.ceiling then
+  elseif total > 0 and state.spent + total > state.limit then
     return {'exhausted', account.scope, state.accepts, state.delta, text(total), text(state.spent), text(state.limit),
-      text(left(state)), state.refill or '', state.refill and text(state.opened) or '0', account.name}
+      account.name}
   end
   return nil
 end
@@ -613,8 +613,8 @@ local function enter(call, request, earlier)
 end
 
 -- How the accounts of a request stand: what the innermost has spent, its limit, what it accepts, its delta, its highest
--- former limit, what it has left now; what those outside of it have left at least, of those that count rho and of those
--- that count epsilon, `-` where there is none; and its refill, or nothing.
+-- former limit; and what those outside of it have left at least, of those that count rho and of those that count epsilon,
+-- `-` where there is none.
 local function standing(parts)
   local own, rho, epsilon = parts[1].account.state, '-', '-'
   for place = math.min(2, #parts), #parts do
@@ -627,8 +627,7 @@ local function standing(parts)
       rho = text(math.min(whole(rho) or LARGEST, left(state)))
     end
   end
-  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), text(left(own)),
-    rho, epsilon, own.refill or ''}, ' ')
+  return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), rho, epsilon}, ' ')
 end
 
 local function write_account(account, ...)
@@ -636,9 +635,6 @@ local function write_account(account, ...)
   for cost, releases in pairs(account.tally) do
     fields[#fields + 1] = 'n:' .. cost
     fields[#fields + 1] = text(releases)
-  end
-  if state.refill then
-    fields[#fields + 1], fields[#fields + 2] = 'period', written_period(state)
   end
   in_slices('HSET', account.key, fields, 2)
   redis.call('HSET', account.key, 'spent', text(state.spent), 'coined', text(state.coined),

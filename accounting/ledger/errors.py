@@ -6,7 +6,6 @@ whoever gets it must give no answer. Every message is one line that can be shown
 """
 
 from collections.abc import Sequence
-from datetime import date
 from typing import Literal, Self
 
 from accounting.budgets import Budget
@@ -40,9 +39,7 @@ class BudgetExhausted(LedgerRefusal):
     """The request costs more than an account has left. All amounts are in 1e-12 of the `currency`, what it counts.
 
     `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
-    `remaining` that account's own: what may be spent now, less than the limit leaves where there is a refill.
-    `refilled` is the day on which there is more, in UTC; None where there is none, or where it will never pay for as
-    much. `price` is the cost in words, `left` what remains of which limit, and `ends` what a refill has to do with it.
+    `remaining` that account's own. `price` is the cost in words, and `left` what remains of which limit.
     """
 
     def __init__(
@@ -51,49 +48,30 @@ class BudgetExhausted(LedgerRefusal):
         cost: int,
         spent: int,
         limit: int,
-        remaining: int | None = None,
-        refilled: date | None = None,
         currency: Currency = RHO,
         budget: Budget | None = None,
         block: str = "",
     ) -> None:
-        """Take the amounts as the store gave them. remaining: by default what the limit leaves, and never negative.
-
-        budget: the account's, if it is known. block: its name, if it is one's.
-        """
+        """Take the amounts as the store gave them. budget: the account's, if known; block: its name, if a block's."""
         self.scope = scope
         self.block = block
         self.cost = cost
         self.spent = spent
         self.limit = limit
-        self.remaining = max(0, limit - spent) if remaining is None else remaining
-        self.refilled = refilled
+        self.remaining = max(0, limit - spent)
         self.currency = currency
         words = currency.words if budget is None else budget.words
         self.price = words(cost)
         self.left = f"{words(self.remaining)} of {currency.words(limit)} is left"
-        self.ends = f" until {refilled}" if refilled else ""
-        if budget is not None and budget.refill is not None and cost > budget.most_at_once(spent):
-            self.refilled = None
-            self.ends = f"; at {budget.refill.words(currency)} it will never be enough"
         # Of an account that others share a client hears only that it refuses.
-        amounts = f": the request costs {self.price}, and {self.left}{self.ends}" if scope == "client" else ""
+        amounts = f": the request costs {self.price}, and {self.left}" if scope == "client" else ""
         whose = f"block {block}" if block else scope
         super().__init__(f"the {whose}'s budget does not pay for the request{amounts}")
 
     @classmethod
-    def of_budget(
-        cls,
-        scope: Scope,
-        budget: Budget,
-        cost: int,
-        spent: int,
-        remaining: int,
-        refilled: date | None = None,
-        block: str = "",
-    ) -> Self:
+    def of_budget(cls, scope: Scope, budget: Budget, cost: int, spent: int, block: str = "") -> Self:
         """Return the refusal of an account with this budget. block: its name, if it is one's."""
-        return cls(scope, cost, spent, budget.limit, remaining, refilled, budget.currency, budget, block)
+        return cls(scope, cost, spent, budget.limit, budget.currency, budget, block)
 
 
 class MechanismNotAccepted(LedgerRefusal):

@@ -33,9 +33,6 @@ COLUMNS = (
     "limit_before_epsilon",
     "delta",
     "accepts",
-    "refill_rho",
-    "refill_epsilon",
-    "refill_period",
     "client_receipt",
     "model",
     "mechanism",
@@ -58,11 +55,11 @@ COLUMNS = (
 `scope` and `name` say whom it is about; `blocks`, with spaces between, which of the lineage paid. An epsilon is at
 `delta`, of an act that of the account, of a receipt the
 client's of now: epsilons add up only in accounts that count them,
-rho does in the others. `price_epsilon` is pure. `refill_epsilon` is that of one period alone."""
+rho does in the others. `price_epsilon` is pure."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20'")  # also as wide as an ideograph
-_BUDGET = ("limit", "accepts", "delta", "coins", "refill")
+_BUDGET = ("limit", "accepts", "delta", "coins")
 
 
 async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[str]:
@@ -91,7 +88,7 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
 def _described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
     """Yield what each of a lineage's acts did, all of them from the first on, under the names of COLUMNS.
 
-    A new budget is called `raise`, `lower`, `refill` or `budget`, by what was changed of the one before.
+    A new budget is called `raise`, `lower` or `budget`, by what was changed of the one before.
     Raises ValueError, KeyError or TypeError for an act that cannot be read.
     """
     budgets = dict[str, Budget]()
@@ -122,17 +119,12 @@ def _described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
 def _change(before: Budget, after: Budget) -> str:
     if before.limit != after.limit:
         return "raise" if after.limit > before.limit else "lower"
-    return "refill" if before.refill != after.refill else "budget"
+    return "budget"
 
 
 def _budget(budget: Budget) -> dict[str, Any]:
-    refill = budget.refill
     stated: dict[str, Any] = {f"limit_{unit}": value for unit, value in _amount(budget, budget.limit).items()}
-    stated |= {"delta": budget.delta, "accepts": budget.accepts}
-    if refill is None:
-        return stated
-    each = {f"refill_{unit}": value for unit, value in _amount(budget, refill.amount).items()}
-    return stated | each | {"refill_period": refill.period}
+    return stated | {"delta": budget.delta, "accepts": budget.accepts}
 
 
 def _amount(budget: Budget, amount: int) -> dict[str, float | None]:

@@ -5,8 +5,7 @@
 -- Promises
 --   * A request is charged whole to all of its accounts (the client's, its group's if it has one, the lineage's, and
 --     each block's that its lines name), or refused, and then nothing at all is written.
---   * A charge never takes an account's `spent` past its `limit`, nor past what its refills allow so far: both are
---     checked before it. Of a lineage with blocks the blocks' accounts refuse, and the lineage's own only counts, whatever
+--   * A charge never takes an account's `spent` past its `limit`, which is checked before it. Of a lineage with blocks the blocks' accounts refuse, and the lineage's own only counts, whatever
 --     charges it accepted when it was opened.
 --   * Each account pays once for a question: a client's, a group's whichever of its members asks, the lineage's whoever
 --     asks.

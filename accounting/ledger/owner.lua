@@ -11,61 +11,8 @@
 -- highest after a charge has raised: how often, a space, and the limit before the first time. A block's account has the
 -- fields of a group's; its seq counts the receipts that name it, and asked the questions that it paid for.
 --
--- An account may have a refill: how much it may spend in each calendar period (UTC), and never more than its limit in
--- all. Fields: refill, `PICORHO/day`, `/week` or `/month`; and period, the day on which the last period began, in days
--- since the epoch, a space, and what was spent before. The store's clock decides, inside the call that spends. The day
--- only grows, so that a clock that jumps back begins no period twice; a clock that jumps forward begins one, however many
--- it passed over, and what it took from later ones is not given again.
-
-local UNITS = {}
-
-function UNITS.day(today)
-  return today
-end
-
-function UNITS.week(today)
-  return today - (today + 3) % 7 -- the epoch was a Thursday; a week begins on Monday
-end
-
--- By the days of a 400-year cycle that begins on 1 March, so that the leap day is the last of its year.
-function UNITS.month(today)
-  local day = (today + 719468) % 146097
-  local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
-  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
-  local month = math.floor((5 * day + 2) / 153)
-  return today - (day - math.floor((153 * month + 2) / 5))
-end
-
 local function store_seconds()
   return tonumber(redis.call('TIME')[1])
-end
-
-local function read_refill(refill)
-  local most, unit = string.match(refill, '^(%d+)/(%l+)$')
-  return whole(most), UNITS[unit]
-end
-
--- Sets what the account may have spent by now, `ceiling`, and of one with a refill how it stands in its period.
-local function read_period(account, refill, period, what)
-  account.ceiling = account.limit
-  if not refill then
-    return
-  end
-  local most, begin = read_refill(refill)
-  local opened, before = string.match(period or '-1 0', '^(-?%d+) (%d+)$')
-  if not most or not begin or not whole(before) then
-    damaged('the refill of ' .. what)
-  end
-  account.refill, account.opened, account.before = refill, tonumber(opened), whole(before)
-  local now = begin(math.floor(store_seconds() / 86400))
-  if now > account.opened then
-    account.opened, account.before = now, account.spent
-  end
-  account.ceiling = math.min(account.limit, account.before + most)
-end
-
-local function written_period(account)
-  return string.format('%d', account.opened) .. ' ' .. text(account.before)
 end
 
 -- Which charges an account may accept. One counts pure epsilon, the others rho; both in whole numbers of 1e-12.
@@ -82,7 +29,7 @@ end
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period', 'blocks')
+    'number', 'format', 'asked', 'highest', 'group', 'blocks')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
@@ -99,7 +46,7 @@ local function read_account(key, what)
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
-    group = fields[13] or '', blocks = stored(fields[16] or '0', what),
+    group = fields[13] or '', blocks = stored(fields[14] or '0', what),
     counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims, format = fields[10],
   }
   local format = account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
@@ -107,18 +54,7 @@ local function read_account(key, what)
     and not (format == FORMAT_WITH_BLOCKS and fields[10] == FORMAT_OF_BLOCKS_ALONE) then
     damaged('the number of blocks')
   end
-  read_period(account, fields[14], fields[15], what)
   return account
-end
-
--- Returns the fields of an account as they are now: a period that has begun since the last charge is begun, and stands
--- behind the one that it ends.
-local function fields_of(key)
-  local fields = redis.call('HGETALL', key)
-  if redis.call('HEXISTS', key, 'refill') == 1 then
-    fields[#fields + 1], fields[#fields + 2] = 'period', written_period(read_account(key, key))
-  end
-  return fields
 end
 
 -- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing spent.
@@ -181,7 +117,7 @@ end
 
 local function read_budget(args)
   local budget = args.budget
-  if type(budget) ~= 'table' or (budget.refill ~= '' and not read_refill(word(budget.refill))) then
+  if type(budget) ~= 'table' then
     malformed('a budget must come whole')
   end
   if not ACCEPTS[word(budget.accepts)] then
@@ -189,17 +125,12 @@ local function read_budget(args)
   end
   return {
     limit = amount(budget.limit), accepts = budget.accepts, delta = word(budget.delta),
-    coins = amount(budget.coins), refill = budget.refill,
+    coins = amount(budget.coins),
   }
 end
 
 local function written_budget(budget)
-  local fields = {'limit', text(budget.limit), 'accepts', budget.accepts, 'delta', budget.delta, 'coins',
-    text(budget.coins)}
-  if budget.refill ~= '' then
-    fields[9], fields[10] = 'refill', budget.refill
-  end
-  return fields
+  return {'limit', text(budget.limit), 'accepts', budget.accepts, 'delta', budget.delta, 'coins', text(budget.coins)}
 end
 
 -- KEYS  the lineage's account.  Replies the number and the hash of its newest act, and the store's time.
@@ -384,16 +315,9 @@ local function set_budget(keys, args)
   local times, settled = string.match(raised, '^(%d+) (%d+)$')
   times = stored(times, 'how often the limit of ' .. args.id .. ' was raised')
   write_act(keys.account, keys.acts, act)
-  -- The period stays when a refill goes: one that comes back begins none that was begun before.
   redis.call('HSET', key, 'highest', text(highest), unpack(written_budget(budget)))
   if account.seq > 0 and budget.limit > highest then
     redis.call('HSET', key, 'raised', text(times + 1) .. ' ' .. settled)
-  end
-  if account.refill then
-    redis.call('HSET', key, 'period', written_period(account))
-    if budget.refill == '' then
-      redis.call('HDEL', key, 'refill')
-    end
   end
   return {'done'}
 end
@@ -527,12 +451,8 @@ end
 local function read(keys)
   local replies = {}
   for position, key in ipairs(keys) do
-    local ok, found = pcall(fields_of, key)
-    if not ok then -- what cannot be read as an account is shown as it lies there
-      found = redis.pcall('HGETALL', key)
-      found = found.err and key .. ' is no hash' or found
-    end
-    replies[position] = found
+    local found = redis.pcall('HGETALL', key)
+    replies[position] = found.err and key .. ' is no hash' or found
   end
   return replies
 end
@@ -550,7 +470,7 @@ local function find_client(keys, args)
     return {name}
   end
   local refused = refuse_key(keys[args.id], args.digest, args.scope)
-  return {name, refused and refused[1] or '', fields_of(keys[args.id])}
+  return {name, refused and refused[1] or '', redis.call('HGETALL', keys[args.id])}
 end
 
 -- KEYS  a stream.  ARGV  after, the number above which; count, the most to return; newest_first

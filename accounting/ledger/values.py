@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from operator import attrgetter
@@ -236,7 +235,7 @@ class Quote:
 class Balance:
     """A client's account at one instant, in 1e-12 of what it counts; `highest_limit` is as in `Account`.
 
-    `remaining` is what the account may spend now. `shared_left`, what the accounts that it shares with others (its
+    `shared_left`, what the accounts that it shares with others (its
     group's, the lineage's) have left at least, in each currency that one of them counts, is for the owner: a client is
     told `questions_left`.
     """
@@ -244,8 +243,12 @@ class Balance:
     budget: Budget
     spent: int
     highest_limit: int
-    remaining: int
     shared_left: tuple[tuple[Currency, int], ...]
+
+    @property
+    def remaining(self) -> int:
+        """The amount that is left; 0 if the budget was lowered below what is spent."""
+        return max(0, self.budget.limit - self.spent)
 
     def questions_left(self, price: Cost) -> int:
         """Return how many more questions at this price, which is above 0, all accounts would pay for at most."""
@@ -301,9 +304,6 @@ class Account:
     left out. `raises` is how often the limit rose above it since the first charge, and `settled_limit` what it was
     before the first of these. Where more was spent than that, a restored store has lost a raise: it counts as one.
 
-    Of an account with a refill the present period began on the day `began`, in days since the epoch and by the store's
-    clock, after `before` was spent.
-
     `created` is in seconds since the epoch. `coins_spent` counts the coins it paid for (`Cost.coins`), of the `coins`
     that its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
     """
@@ -320,8 +320,6 @@ class Account:
     questions: int
     raises: int = 0
     settled_limit: int = 0
-    began: int | None = None
-    before: int = 0
     group: str = ""
 
     scope: ClassVar[Scope]
@@ -343,27 +341,13 @@ class Account:
         return titles.get(self.scope, f"{self.scope} {self.name}")
 
     @property
-    def ceiling(self) -> int:
-        """The most that may be spent in all before the next refill: the limit, where there is none."""
-        refill = self.budget.refill
-        return self.budget.limit if refill is None else min(self.budget.limit, self.before + refill.amount)
-
-    @property
     def remaining(self) -> int:
         """The amount that is left now; 0 if the budget was lowered below what is spent."""
-        return max(0, self.ceiling - self.spent)
+        return max(0, self.budget.limit - self.spent)
 
     def answers_left(self, price: Cost) -> int:
         """Return how many more releases at this price, which is above 0, the account would pay for."""
         return self.budget.currency.answers(self.remaining, price)
-
-    @property
-    def refilled(self) -> date | None:
-        """The day on which there is more, in UTC; None where there is no refill, or nothing left to be refilled."""
-        refill = self.budget.refill
-        if refill is None or self.began is None or self.ceiling >= self.budget.limit:
-            return None
-        return refill.ends(self.began)
 
     @property
     def state(self) -> AccountState:
@@ -374,8 +358,6 @@ class Account:
             highest_limit=self.highest_limit,
             raises=self.raises,
             settled_limit=self.settled_limit,
-            left=self.remaining,
-            refilled=self.refilled,
             scope=self.scope,
             group=self.group,
         )
@@ -388,12 +370,10 @@ class Account:
         return budget.currency is RHO and self.newest_receipt > 0 and budget.limit > self.highest_limit
 
     def with_budget(self, budget: Budget) -> Self:
-        """Return it with another budget. A refill that it had not begins with the next charge."""
-        begun = budget.refill is not None and self.budget.refill == budget.refill
+        """Return it with another budget."""
         raises = self.raises + self.raised_after_answers(budget)
         settled = self.settled_limit if self.raises else self.highest_limit * (raises > 0)
-        before = self.before if begun else self.spent
-        return replace(self, budget=budget, before=before, raises=raises, settled_limit=settled)
+        return replace(self, budget=budget, raises=raises, settled_limit=settled)
 
     @property
     def releases(self) -> int:
@@ -506,7 +486,7 @@ class ChargedModel:
 RAISED_AFTER_ANSWERS = (
     "It was answered under a lower limit. The bounds that were shown hold for a limit that is settled before the first "
     "answer: where somebody who saw answers has a say in a raise, less is promised, and the account says so from now "
-    "on. For more over time, settle a limit at the start and spread it with a refill."
+    "on. For more over time, settle the whole limit at the start."
 )
 """The warning to an owner who raises the limit of an account that was charged."""
 

@@ -122,7 +122,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[Journal], wa
         holders = [wire.read_account(keys.client(name), fields) for name, fields in contents.clients.items()]
     acts = await all_acts(ledger, lineage, account.newest_act)
     witnessed = (receipt.sequence for journal in witnesses for receipt in journal.receipts)
-    books = Books(lineage, acts, [account, *clients, *groups, *blocks], witnessed)
+    books = Books(lineage, acts, witnessed)
     with reading(lineage):
         async for page in receipt_pages(ledger, lineage, account.newest_receipt):
             for receipt in page:

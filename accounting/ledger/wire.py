@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from accounting.budgets import Accepts, Budget, Period, Refill, currency_of
+from accounting.budgets import Accepts, Budget, currency_of
 from accounting.currency import EPSILON, RHO
 from accounting.ledger.api_keys import KEY, ApiKey, read_key
 from accounting.ledger.errors import (
@@ -337,23 +337,9 @@ _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
 }
 
 
-def _exhaustion(
-    scope: str,
-    accepts: str,
-    delta: str,
-    cost: str,
-    spent: str,
-    limit: str,
-    left: str,
-    refill: str,
-    began: str,
-    name: str,
-) -> LedgerRefusal:
-    budget, refilled = _budget_of(int(limit), accepts, delta, refill), None
-    if budget.refill is not None and int(spent) + int(left) < budget.limit:
-        refilled = budget.refill.ends(int(began))
-    block = _block(scope, name)
-    return BudgetExhausted.of_budget(cast(Scope, scope), budget, int(cost), int(spent), int(left), refilled, block)
+def _exhaustion(scope: str, accepts: str, delta: str, cost: str, spent: str, limit: str, name: str) -> LedgerRefusal:
+    budget, block = _budget_of(int(limit), accepts, delta), _block(scope, name)
+    return BudgetExhausted.of_budget(cast(Scope, scope), budget, int(cost), int(spent), block)
 
 
 def _block(scope: str, name: str) -> str:
@@ -362,39 +348,32 @@ def _block(scope: str, name: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _budget_of(limit: int, accepts: str, delta: str, refill: str = "") -> Budget:
-    return Budget(limit, cast(Accepts, accepts), float(delta), _refill_of(refill) if refill else None)
-
-
-def _refill_of(text: str) -> Refill:
-    most, period = text.split("/")
-    return Refill(int(most), cast(Period, period))
+def _budget_of(limit: int, accepts: str, delta: str) -> Budget:
+    return Budget(limit, cast(Accepts, accepts), float(delta))
 
 
 def _balance(text: bytes) -> Balance:
-    spent, limit, accepts, delta, highest, left, rho, epsilon, refill = text.decode().split(" ")
-    budget = _budget_of(int(limit), accepts, delta, refill)
+    spent, limit, accepts, delta, highest, rho, epsilon = text.decode().split(" ")
+    budget = _budget_of(int(limit), accepts, delta)
     shared = [(RHO, int(rho))] if rho != "-" else []
     if epsilon != "-":
         shared.append((EPSILON, int(epsilon)))
-    return Balance(budget, int(spent), max(int(limit), int(highest)), int(left), tuple(shared))
+    return Balance(budget, int(spent), max(int(limit), int(highest)), tuple(shared))
 
 
 def budget_arguments(budget: Budget) -> dict[str, Any]:
-    """Return a budget as the functions take it and acts write it: limit, what it accepts, delta, coins and refill."""
-    refill = budget.refill
+    """Return a budget as the functions take it and acts write it: limit, what it accepts, delta and coins."""
     return {
         "limit": budget.limit,
         "accepts": budget.accepts,
         "delta": repr(budget.delta),
         "coins": budget.coins_allowed,
-        "refill": "" if refill is None else f"{refill.amount}/{refill.period}",
     }
 
 
 def read_budget(fields: Mapping[str, Any]) -> Budget:
     """Read what `budget_arguments` wrote. Raises ValueError, KeyError or TypeError."""
-    return _budget_of(int(fields["limit"]), fields["accepts"], fields["delta"], fields["refill"])
+    return _budget_of(int(fields["limit"]), fields["accepts"], fields["delta"])
 
 
 def key_arguments(key: ApiKey) -> dict[str, Any]:
@@ -436,17 +415,14 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
 
 
 def _account(fields: Fields) -> dict[str, Any]:
-    words = (fields.get(name, b"").decode() for name in (b"accepts", b"delta", b"refill"))
+    words = (fields.get(name, b"").decode() for name in (b"accepts", b"delta"))
     raises, settled = map(int, fields.get(b"raised", b"0 0").split(b" "))
     limit, spent = int(fields[b"limit"]), int(fields[b"spent"])
     highest = max(limit, int(fields[b"highest"]))
     if spent > highest:  # receipts that were put back: the store has lost that the limit was raised
         raises, settled = raises + 1, settled if raises else highest
-    began, before = map(int, fields[b"period"].split(b" ")) if b"refill" in fields else (None, 0)
     return {
         "budget": _budget_of(limit, *words),
-        "began": began,
-        "before": before,
         "spent": spent,
         "highest_limit": highest,
         "raises": raises,

@@ -43,9 +43,9 @@ def list_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
     if as_json:
         typer.echo(json.dumps([_exact(each) for each in accounts]))
         return
-    table = whole("lineage", *_FIGURES, "refill", "accepts")
+    table = whole("lineage", *_FIGURES, "accepts")
     for account in accounts:
-        table.add_row(account.lineage, *_figures(account), _refill(account), account.budget.accepts)
+        table.add_row(account.lineage, *_figures(account), account.budget.accepts)
     stdout_console().print(table, highlight=False)
 
 
@@ -174,8 +174,6 @@ def _print_spent(out: Console, title: str, account: Account) -> None:
     out.print(f"{title}\n{spent}; accepts: {budget.accepts}", highlight=False)
     if isinstance(account, ClientAccount) and account.group:
         out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
-    if budget.refill is not None:
-        out.print(f"refill: {_refill(account)}, within {budget.words(budget.limit)} in all", highlight=False)
     for cost, releases in account.tally.items():
         out.print(f"{releases} releases at {cost}", highlight=False)
 
@@ -213,8 +211,6 @@ def _exact(account: Account) -> dict[str, object]:
         "delta": budget.delta,
         "accepts": budget.accepts,
         "releases": account.releases,
-        f"refill_{unit}": budget.refill.amount if budget.refill is not None else None,
-        "refill_period": budget.refill.period if budget.refill is not None else None,
         f"remaining_{unit}": account.remaining,
         **({"unit": account.unit} if isinstance(account, LineageAccount) else {}),
     }
@@ -226,17 +222,6 @@ def _shown_model(model: str) -> str:
 
 def _shown_name(name: str, display: str) -> str:
     return f"{name} ({display})" if display else name
-
-
-def _refill(account: Account) -> str:
-    """Return what an account may spend in a period, and what of it is left."""
-    refill = account.budget.refill
-    if refill is None:
-        return ""
-    until = f" until {account.refilled}" if account.refilled is not None else ""
-    currency = account.budget.currency
-    each, left = currency.value(refill.amount), currency.value(account.remaining)
-    return f"{currency.name} {each:.6g} a {refill.period}, {left:.6g} left{until}"
 
 
 def _members(group: GroupAccount, clients: Sequence[ClientAccount]) -> list[str]:
@@ -256,20 +241,20 @@ def _table_of_blocks(accounts: Sequence[BlockAccount], models: Sequence[ChargedM
 
 
 def _table_of_groups(accounts: Sequence[GroupAccount], clients: Sequence[ClientAccount]) -> Table:
-    table = whole("group", *_FIGURES, "refill", "members")
+    table = whole("group", *_FIGURES, "members")
     for account in accounts:
-        row = (_shown_name(account.group, account.display), *_figures(account), _refill(account))
+        row = (_shown_name(account.group, account.display), *_figures(account))
         table.add_row(*row, str(len(_members(account, clients))))
     return table
 
 
 def _table_of_clients(accounts: Sequence[ClientAccount]) -> Table:
     # What nobody uses is no column.
-    grouped, refilled = any(each.group for each in accounts), any(each.budget.refill for each in accounts)
-    more = [*(["group"] if grouped else []), *(["refill"] if refilled else [])]
+    grouped = any(each.group for each in accounts)
+    more = ["group"] if grouped else []
     table = whole("client", *_FIGURES, *more, "status")
     for account in accounts:
-        cells = [*([account.group] if grouped else []), *([_refill(account)] if refilled else [])]
+        cells = [account.group] if grouped else []
         table.add_row(_shown_name(account.client, account.display), *_figures(account), *cells, _status(account))
     return table
 

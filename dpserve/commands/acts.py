@@ -22,10 +22,10 @@ from accounting.budgets import Scope
 from accounting.ledger import ActRefused, Ledger, UnknownLineage
 from dpserve.commands.command import Group, option
 from dpserve.commands.options import (
+    ActBudget,
     ActsOnLedger,
     ChargedLedger,
     LedgerOption,
-    PacedBudget,
     client_names,
     lineage_names,
     state_folder,
@@ -128,7 +128,7 @@ def _parameters(act: type[OwnerAct], subject: Scope) -> Iterator[inspect.Paramet
     for name in required:
         yield _argument(name, own[name].annotation, own.pop(name))
     if issubclass(act, BudgetTerms):
-        yield _parameter("given", PacedBudget)
+        yield _parameter("given", ActBudget)
     yield _parameter("lineage", ActOnLineage)
     for name, field in own.items():
         help_text, kind, default, shown = str(field.description), field.annotation, field.get_default(), None
@@ -160,7 +160,7 @@ def command_of(act: type[OwnerAct], subject: Scope) -> Callable[..., None]:
     """Return the function of an act's command, as `with_options` takes it."""
 
     def run(
-        *, name: str, lineage: ActOnLineage, given: PacedBudget | None = None, yes: bool = True, **fields: Any
+        *, name: str, lineage: ActOnLineage, given: ActBudget | None = None, yes: bool = True, **fields: Any
     ) -> None:
         terms = {} if given is None else given.terms.model_dump(exclude_none=True)
         made = _made(
@@ -218,7 +218,7 @@ async def _do(plan: Plan, *, yes: bool) -> None:
 def set_lineage_budget(
     *,
     lineage: str = option(..., "The lineage's name, or a bundle of it.", argument=True, complete=lineage_names),
-    given: PacedBudget,
+    given: ActBudget,
     block: str | None = option(None, "The block whose budget it is, of a lineage that has blocks."),
     ledger: ActsOnLedger,
     yes: bool = _YES,

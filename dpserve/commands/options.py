@@ -182,14 +182,8 @@ class AccountBudget(BudgetOptions):
     )
 
 
-class PacedBudget(AccountBudget):
-    """The budget of an account, which may be spread over calendar periods."""
-
-    refill: str | None = option(
-        None,
-        _TERMS["refill"],
-        default_text="as before, or the whole at once",
-    )
+class ActBudget(AccountBudget):
+    """The budget that an act gives an account."""
 
     @classmethod
     def of_command_line(cls, given: Mapping[str, Any]) -> Self:

@@ -88,9 +88,7 @@ def _exhausted(error: BudgetExhausted) -> Problem:
     left = f"more than is left in the budget of the {f'block {error.block}' if error.block else error.scope}"
     if error.scope == "client":
         known |= {name: currency.value(getattr(error, name)) for name in ("spent", "remaining", "limit")}
-        left = f"and {error.left} in the client's budget{error.ends}"
-        if error.refilled is not None:
-            known["refilled"] = error.refilled.isoformat()
+        left = f"and {error.left} in the client's budget"
     detail = f"this request costs {error.price}, {left}; nothing was charged"
     return Problem(ProblemType.BUDGET_EXHAUSTED, detail, **known)
 

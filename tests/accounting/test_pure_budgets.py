@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import picorho, sampling_error
-from accounting.budgets import Budget, Refill, accepts_for
+from accounting.budgets import Budget, accepts_for
 from accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
 
 
@@ -75,7 +75,6 @@ def test_a_budget_of_pure_epsilon_has_no_delta():
         lambda: Budget(10**12, "pure", 1e-6),
         lambda: Budget.from_measure("rho", 1, 0, "pure"),
         lambda: Budget.from_measure("advantage", 0.1, 0, "pure"),
-        lambda: Refill.parse("rho:0.1/month", "pure"),
         lambda: Budget.from_epsilon_delta(1, 0, "any"),
         lambda: Budget.pure(1e-13),
     ):

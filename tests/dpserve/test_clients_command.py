@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
 from accounting.ledger import RAISED_AFTER_ANSWERS, ActRefused, Ledger, UnknownGroup
-from dpserve.commands.accounts import clients, groups, lineages
+from dpserve.commands.accounts import clients, groups
 from dpserve.commands.command import with_options
 from dpserve.commands.explaining import explain
 from dpserve.commands.options import operating_systems_user
@@ -122,25 +122,6 @@ def test_an_empty_name_is_refused_and_leaves_the_lineages_budget(folder: Path, c
     refused = command(folder, "set-budget", "", "--rho", "0.9", "--delta", "1e-5", "--yes")
     assert refused.exit_code == 2
     assert [kind for kind, *_ in _acts(folder)] == ["open"]
-
-
-def test_a_refill_is_shown_with_the_limit_kept_and_ended(folder: Path) -> None:
-    paced = ("--rho", "0.3", "--delta", "1e-5", "--refill", "rho:0.1/week")
-    assert _clients(folder, "add", "ann", *paced).exit_code == 0
-    assert "refill: rho 0.1 a week, 0.1 left until " in _clients(folder, "show", "ann").output
-    raised = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--yes")
-    assert raised.output.startswith("ann may now spend epsilon = 3.849 at delta = 1e-05 (rho = 0.4) in all, and ")
-    faster = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--refill", "none")
-    assert "Let ann spend its budget faster than before" in faster.output
-    assert faster.exit_code == 1
-    ended = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--refill", "none", "--yes")
-    assert ended.output == "ann may now spend epsilon = 3.849 at delta = 1e-05 (rho = 0.4)\n"
-    wrong = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--refill", "epsilon:1/month")
-    assert "a refill is written epsilon:1@1e-6/month" in str(wrong.exception)
-    words = ("set-budget", "records", "--rho", "0.5", "--delta", "1e-5", "--refill", "rho:0.2/day", "--ledger", folder)
-    shown = CliRunner(env={"COLUMNS": "160"})
-    assert shown.invoke(lineages, list(map(str, words))).exit_code == 0
-    assert "rho 0.2 a day, 0.2 left until " in shown.invoke(lineages, ["list", "--ledger", str(folder)]).output
 
 
 def test_acts_say_who_and_why_by_flag_environment_or_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

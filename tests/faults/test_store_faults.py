@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis.asyncio import Redis as AsyncRedis
 
-from accounting.budgets import Budget, Refill
-from accounting.ledger import ApiKey, BudgetExhausted, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
+from accounting.ledger import ApiKey, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
 
 from .books import (
     BLOCKS,
@@ -371,42 +369,3 @@ async def test_the_stores_clock_jumps(moved_store: tuple[StoreServer, Path]) -> 
                 account = await ledger.lineage("lineage")
                 found.trial(held=account.spent == (trial + 1) * COST.picorho and good == (days < 1))
             assert await nothing_acknowledged_is_missing(ledger, "lineage", done)
-
-
-async def test_the_stores_clock_jumps_over_the_periods_of_a_refilled_account(
-    moved_store: tuple[StoreServer, Path],
-) -> None:
-    """A day that the clock comes to for the first time pays for two answers more, and no day before it for any."""
-    store, clock = moved_store
-    turns = random.Random(5)
-    with fault("the store's clock jumps over the days of a refilled account") as found:
-        async with await Ledger.connect(store.url) as ledger:
-            await open_accounts(ledger, "lineage")
-            by_day = Budget(1_000_000 * COST.picorho, "gaussian", 1e-6, Refill(2 * COST.picorho, "day"))
-            await ledger.set_budget("lineage", by_day, client="ann")
-            midnight = -(time.time() % _DAY)
-            clock.write_text(f"{midnight + _DAY / 2:+.0f}\n")
-            done, newest, left = Acknowledged(), await _day_of(store), 2
-            for trial in range(trials(300, 40)):
-                if turns.random() < 0.5:
-                    days, hour = turns.randint(-30, 1 + trial), turns.uniform(0, 22)  # far enough from the next day
-                    clock.write_text(f"{midnight + _DAY * days + 3600 * hour:+.0f}\n")
-                before = await _day_of(store)
-                done.attempts += 1
-                try:
-                    await ledger.charge(asking("lineage", "ann", str(trial)))
-                    done.rows.append(str(trial))
-                    admitted = True
-                except BudgetExhausted:
-                    admitted = False
-                newest, left = (before, 2) if before > newest else (newest, left)
-                found.trial(held=admitted == (left > 0))
-                left -= admitted
-            assert await nothing_acknowledged_is_missing(ledger, "lineage", done)
-
-
-async def _day_of(store: StoreServer) -> int:
-    """Return the day since 1970 that it is by the store's clock."""
-    async with AsyncRedis.from_url(store.url, protocol=2) as client:
-        seconds, _ = await client.time()
-    return int(seconds) // _DAY

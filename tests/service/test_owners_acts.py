@@ -101,19 +101,6 @@ def test_a_preview_is_what_the_client_then_reads(service, owner):
         assert read[name] == told["after"][name]
 
 
-def test_a_budget_keeps_its_limit_where_only_the_refill_is_changed(service, owner):
-    service.add_client("alice", rho=0.25)
-    acted(owner, "set-budget", client="alice", refill="rho:0.01/week")
-    account = clients(owner)["alice"]["account"]
-    assert (account["limit"]["rho"], account["refill"]["period"]) == (0.25, "week")
-    acted(owner, "set-budget", client="alice", rho=0.2)
-    assert clients(owner)["alice"]["account"]["refill"]["period"] == "week"
-    told = previewed(owner, "set-budget", client="alice", refill="none")
-    assert told["raises"]  # what was spread may be spent at once
-    acted(owner, "set-budget", client="alice", refill="none")
-    assert clients(owner)["alice"]["account"]["refill"] is None
-
-
 def test_a_budget_that_is_lowered_below_what_was_spent_refuses(service, owner):
     http = service.http(service.add_client("alice"))
     http.post("/predict", json={"instances": [ROW]})
@@ -176,14 +163,6 @@ def test_a_client_asks_with_all_keys_that_it_has_in_another_lineage(service, own
     problem(owner.post("/api/acts", json=WHO | more | BUDGET | {"expires_in_days": 1}), 422, "invalid-request")
 
 
-def test_a_refill_in_another_currency_does_not_outlive_a_change_of_currency(service, owner):
-    service.add_client("alice", rho=0.25)
-    acted(owner, "set-budget", client="alice", refill="rho:0.01/week")
-    wrong = owner.post("/api/acts", json=WHO | {"act": "set-budget", "client": "alice", "accepts": "pure"})
-    problem(wrong, 422, "invalid-request")
-    assert clients(owner)["alice"]["account"]["refill"]["period"] == "week"
-
-
 def test_a_revoked_client_is_refused(service, owner):
     key = service.add_client("alice")
     acted(owner, "revoke", client="alice")
@@ -227,7 +206,6 @@ WRONG = [
     ({"act": "set-budget", "client": "alice", "rho": "0.5"}, "rho"),
     ({"act": "set-budget", "client": "alice", "rho": -1}, "rho must"),
     ({"act": "set-budget", "client": "alice", "rho": 1, "epsilon": 1}, "one of"),
-    ({"act": "set-budget", "client": "alice", "refill": "rho:1/year"}, "refill"),
     ({"act": "set-budget", "client": "alice", "group": "a team", "rho": 1}, "neither"),
     ({"act": "set-budget", "client": "alice", "mu": 1, "accepts": "any"}, "Gaussian"),
     ({"act": "set-budget", "client": "", "rho": 0.4}, "client"),
@@ -265,7 +243,7 @@ def attempts(newest, key_id):
         acts += [{"act": "add-group", "group": f"the {len(acts)}th", "display": text, **BUDGET}]
         acts += [{"act": "add-client", "client": text, **BUDGET}, {"act": "add-group", "group": text, **BUDGET}]
     for stated in ({"rho": 0.4}, {"rho": 1e9}, {"rho": 0.4, "delta": 0}, {"epsilon": 1, "delta": 1e-300}, {"mu": 1}):
-        for more in ({}, {"accepts": "pure"}, {"accepts": "any"}, {"refill": "rho:0.01/week"}):
+        for more in ({}, {"accepts": "pure"}, {"accepts": "any"}):
             for who in ({"client": "alice"}, {"group": "team"}, {}):
                 acts += [{"act": "set-budget", **who, **stated, **more}]
     acts += [{"act": "revoke", "client": who, "after_act": 0} for who in PEOPLE]

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterator
-from datetime import date
 from http import HTTPStatus
 
 import pytest
@@ -46,7 +45,7 @@ RAISED = sorted({each for base in (RequestRefused, LedgerError) for each in belo
 
 def made(kind: type[Exception]) -> Exception:
     if kind is BudgetExhausted:
-        return BudgetExhausted("client", 5, 1, 3, refilled=date(2026, 1, 1))
+        return BudgetExhausted("client", 5, 1, 3)
     if kind is InvalidRows:
         return InvalidRows("named", row=3)
     if kind is Overloaded:
@@ -81,10 +80,10 @@ def test_a_problem_is_itself() -> None:
 
 def test_a_client_hears_in_epsilon_what_it_would_pay_and_what_is_left() -> None:
     budget = Budget.from_epsilon_delta(1.0, 1e-6, "gaussian")
-    refused = BudgetExhausted.of_budget("client", budget, 2 * budget.limit, 0, budget.limit)
+    refused = BudgetExhausted.of_budget("client", budget, 2 * budget.limit, 0)
     detail = as_problem(refused).detail
     assert f"costs {budget.words(2 * budget.limit)}" in detail
     assert f"{budget.words(budget.limit)} of" in detail
     assert "epsilon = 1 at" in detail
-    others = as_problem(BudgetExhausted.of_budget("lineage", budget, 2 * budget.limit, 0, budget.limit)).detail
+    others = as_problem(BudgetExhausted.of_budget("lineage", budget, 2 * budget.limit, 0)).detail
     assert "epsilon = 1 at" not in others  # what others spent is nobody's to hear

@@ -110,30 +110,14 @@ function measureField(measures) {
   return { nodes: [field("The budget as", chosen), amount], read: (given) => ({ [given.get("measure")]: number(given, "amount") }) };
 }
 
-/** A part of the budget for each period of the calendar. account: the account as it is, if there is one. */
-function refillField(name, property, account, currency) {
-  const periods = property["x-periods"].map((period) => [period, `each ${period}`]);
-  const empty = account ? [["", "as it is"], ...(account.refill ? [["none", "no: all at once"]] : [])] : [["", "no: all at once"]];
-  return {
-    nodes: [field("Spread over time", select("period", [...empty, ...periods]), property.description), field("Of it in each period", decimal("each"), `As ${currency}.`)],
-    read(given) {
-      const period = given.get("period");
-      if (period === "" || period === "none") return { [name]: period || undefined };
-      if (number(given, "each") === undefined) throw new RangeError("Say how much of the budget each period has.");
-      return { [name]: `${currency}:${given.get("each").trim()}/${period}` };
-    },
-  };
-}
-
 /** The fields of an act's form: those that must be stated come first. */
-function fieldsOf(schema, { known, account, currency }) {
+function fieldsOf(schema, { known }) {
   // An act that changes an account is about the one whose dialog this is; one that opens it asks for the name.
   const apart = [...OF_REQUESTS, ...(schema["x-opens"] ? [] : schema["x-about"])];
   const properties = Object.entries(schema.properties).filter(([name]) => !apart.includes(name));
   const measures = properties.filter(([, property]) => property["x-measure"]);
   const made = ([name, property]) => {
     if (name === measures[0]?.[0]) return measureField(measures);
-    if (property["x-periods"]) return refillField(name, property, account, currency);
     const opened = schema["x-opens"] && schema["x-about"].includes(property["x-names"]);
     const { nodes, read } = fieldOf(name, property, schema.required.includes(name), opened ? undefined : known[property["x-names"]]);
     return { nodes, read: (given) => ({ [name]: read(given) }) };
@@ -228,7 +212,6 @@ function meaning({ before, after }) {
     [`belief about one ${after.explanation.unit === null ? "record" : "unit"}, at most`, (each) => percentUp(each.posterior_belief_bound.when_spent)],
     ["advantage of an attack, at most", (each) => percentUp(each.membership_advantage_bound.when_spent)],
     ["answers left", (each) => (each.queries_left === null ? "–" : figure(each.queries_left, 9))],
-    ["in each period", (each) => (each.refill ? `${each.currency} ${figure(each.refill.each[each.currency])} a ${each.refill.period}` : "–")],
   ];
   const columns = [{ title: "what" }, ...(before ? [{ title: "now", numeric: true }] : []), { title: "then", numeric: true }];
   return table("What it means", columns, rows.map(([name, of]) => [name, ...(before ? [of(before)] : []), of(after)]));

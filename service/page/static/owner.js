@@ -232,11 +232,9 @@ const actsOn = (scope, subject, more) => actsAbout(acts, scope).map((schema) => 
 const openers = (scope) => actsAbout(acts, scope, true).map((schema) => opener(labelOf(schema), schema.properties.act.const, () => act(schema)));
 
 function accountFacts(account) {
-  const refill = account.refill;
   return [
     ["epsilon spent", `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)} at delta = ${figure(account.delta)}`],
     ...(account.currency === "rho" ? [["rho spent", `${figure(account.spent.rho)} of ${figure(account.limit.rho)}`]] : []),
-    ...(refill ? [["each period", `${account.currency} ${figure(refill.each[account.currency])} a ${refill.period}, ${figure(refill.remaining)} of it left`]] : []),
   ];
 }
 

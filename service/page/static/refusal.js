@@ -48,8 +48,7 @@ export function refusalPanel(problem, { again = null, example = false } = {}) {
       el(
         "p",
         { class: "note" },
-        problem.refilled ? `There will be more on ${problem.refilled} (UTC).` : "Asking again will not help.",
-        " Rows that you paid for before are still answered, at no cost.",
+        "Asking again will not help. Rows that you paid for before are still answered, at no cost.",
       ),
     again && el("div", { class: "buttons" }, button("Ask again", again)),
     el(

@@ -212,7 +212,7 @@ def _act(**changes: Any) -> dict[str, Any]:
     return {**words, "hash": binary(bytes(32)), **changes}
 
 
-BUDGET = {"limit": 5, "accepts": "any", "delta": "1e-6", "coins": 0, "refill": ""}
+BUDGET = {"limit": 5, "accepts": "any", "delta": "1e-6", "coins": 0}
 CHARGE: dict[str, Any] = {"remembered": 10, "payers": [], "terms": [], "requests": [], "link": binary(bytes(32))}
 LINE = {"terms": 1, "questions": binary(bytes(16))}
 REQUEST = {"payer": 1, "time": "1", "lines": [LINE]}
@@ -234,7 +234,6 @@ REQUEST = {"payer": 1, "time": "1", "lines": [LINE]}
         ("open_lineage", {"act": _act(), "budget": BUDGET | {"limit": -5}, "created": "0.0"}),
         ("open_lineage", {"act": _act(hash="hash"), "budget": BUDGET, "created": "0.0"}),
         ("open_lineage", {"act": _act(by=None), "budget": BUDGET, "created": "0.0"}),
-        ("open_lineage", {"act": _act(), "budget": BUDGET | {"refill": "5/year"}, "created": "0.0"}),
         ("open_lineage", {"budget": BUDGET, "created": "0.0"}),
         ("set_budget", {"act": _act(known="4"), "id": "account", "budget": BUDGET | {"limit": 1.5}}),
         ("set_budget", {"act": _act(known="4"), "id": "client:nobody", "budget": BUDGET}),

@@ -2,11 +2,9 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import pytest
 
-from accounting.budgets import Refill
 from accounting.ledger import ApiKey, HoldRequest, Ledger, key_digest
 from accounting.ledger.export import COLUMNS, Format, export
 from accounting.ledger.verification import verify
@@ -32,8 +30,6 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
         await owner.add_client(lineage, "auth0|5f", releases(5), ApiKey(key_digest(lineage)), time=0.0, group="team")
         await deputy.set_budget(lineage, releases(7), client="auth0|5f")
         await owner.set_budget(lineage, releases(6), client="auth0|5f")
-        paced = replace(releases(6), refill=Refill(2 * COST.picorho, "month"))
-        await owner.set_budget(lineage, paced, client="auth0|5f")
         await deputy.rename(lineage, "auth0|5f", "=Zoë")
         await deputy.rotate_key(lineage, "auth0|5f", key_digest("next"))
         await owner.set_group(lineage, "auth0|5f", "")
@@ -50,7 +46,6 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
         ("add-client", *owner_said, *client),
         ("raise", *deputy_said, *client),
         ("lower", *owner_said, *client),
-        ("refill", *owner_said, *client),
         ("rename", *deputy_said, *client),
         ("rotate-key", *deputy_said, *client),
         ("group", *owner_said, *client),
@@ -59,14 +54,12 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
         ("export", *deputy_said, "lineage", ""),
     ]
     assert [row["kind"] for row in first] == [kind for kind, *_ in done[:-1]]
-    raised, paced_row = first[3], first[5]
+    raised = first[3]
     assert (raised["limit_before_rho"], raised["limit_rho"]) == (5 * RHO, 7 * RHO)
     assert raised["limit_before_epsilon"] == releases(5).epsilon_at(releases(5).limit)
-    assert (paced_row["limit_rho"], paced_row["refill_rho"], paced_row["refill_period"]) == (6 * RHO, 2 * RHO, "month")
-    assert paced_row["refill_epsilon"] == releases(6).epsilon_at(2 * COST.picorho)
     assert first[2]["group"] == "team"
-    assert first[6]["detail"] == {"display": "=Zoë"}
-    assert first[10]["detail"] == {"what": "audit trail", "receipts": 0}
+    assert first[5]["detail"] == {"display": "=Zoë"}
+    assert first[9]["detail"] == {"what": "audit trail", "receipts": 0}
     assert all(str(row["time_utc"]).endswith("+00:00") for row in second)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import csv
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.budgets import Accepts, Budget, Refill
+from accounting.budgets import Accepts, Budget
 from accounting.currency import EPSILON, RHO
 from accounting.explanation import explain_account
 from accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, MechanismNotAccepted
@@ -152,22 +151,6 @@ async def test_an_account_keeps_its_currency_once_it_has_paid(ledger: Ledger, li
     with pytest.raises(ActRefused):
         await ledger.set_budget(lineage, Budget.pure(2))  # the lineage has paid in rho
     assert (await verify(ledger, lineage)).findings == ()
-
-
-async def test_a_refill_of_epsilon_spreads_the_budget(ledger: Ledger, lineage: str) -> None:
-    paced = replace(Budget.pure(2), refill=Refill.parse("epsilon:0.5/month", "pure"))
-    await open_accounts(ledger, lineage, Budget.pure(5), ann=paced)
-    await ledger.charge(asking(lineage, "ann", "1", cost=HALF))
-    with pytest.raises(BudgetExhausted) as caught:
-        await ledger.charge(asking(lineage, "ann", "2", cost=HALF))
-    assert caught.value.refilled is not None
-    report = explain_account((await ledger.client(lineage, "ann")).state, price=HALF)
-    assert report.refill is not None
-    assert (report.refill.each.rho, report.refill.each.epsilon, report.refill.remaining) == (
-        None,
-        pytest.approx(0.5),
-        0,
-    )
 
 
 async def test_an_account_of_epsilon_is_explained_in_epsilon(ledger: Ledger, lineage: str) -> None:
