@@ -165,9 +165,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
         Whether rows that are equal to rows of another block, more than chance explains, are known to be other
         people's.
-    joined_blocks : str, optional
-        Blocks that are charged as one, between commas: a unit may be in several of them, and all of them pay for a
-        model of any.
     encoding : str, optional
         Of a CSV file: its encoding, as windows-1252 or latin-1; by default the schema's, or utf-8.
     decimal : str, optional
@@ -295,7 +292,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         block_budget: str | None = None,
         leave_out_other_blocks: str = "no",
         equal_rows_in_blocks_are_others: str = "no",
-        joined_blocks: str | None = None,
         encoding: str | None = None,
         decimal: str | None = None,
         sheet: str | None = None,
@@ -360,7 +356,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.block_budget = block_budget
         self.leave_out_other_blocks = leave_out_other_blocks
         self.equal_rows_in_blocks_are_others = equal_rows_in_blocks_are_others
-        self.joined_blocks = joined_blocks
         self.encoding = encoding
         self.decimal = decimal
         self.sheet = sheet
@@ -558,7 +553,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         block_budget: str | None = None,
         leave_out_other_blocks: Literal["no", "yes"] = "no",
         equal_rows_in_blocks_are_others: Literal["no", "yes"] = "no",
-        joined_blocks: str | None = None,
     ) -> Evaluation:
         """Release how good the model is on private held-out records, with noise and intervals; it may be published.
 
@@ -593,8 +587,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As for the constructor.
         equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
             As for the constructor.
-        joined_blocks : str, optional
-            As for the constructor.
 
         Returns the figures (`accuracy`, `log_loss`, `calibration`, `confusion`, `roc`, `coverage`), each with its
         standard error and interval; `save` writes them beside the model, as `dpserve evaluate` does. Nothing exact is
@@ -613,7 +605,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             block_budget=block_budget,
             leave_out_other_blocks=leave_out_other_blocks,
             equal_rows_in_blocks_are_others=equal_rows_in_blocks_are_others,
-            joined_blocks=joined_blocks,
         )
         with _in_python():
             asked = evaluable(self.certificate_, self._model)
@@ -947,7 +938,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             whole = await account_to_be(ledger, lineage, opens_with, has_blocks=blocks is not None)
             known = await ledger.blocks(lineage) if blocks is not None and is_open(whole) else []
         check_unit(whole, self.unit)
-        payers = [whole] if blocks is None else [block for block in known if block.block in blocks.charged]
+        payers = [whole] if blocks is None else [block for block in known if block.block in blocks.names]
         for account in payers:
             if account.remaining < price:
                 block = "" if blocks is None else account.name

@@ -79,7 +79,7 @@ class Payer:
             payer = cls(lineage=name, budget=budget)
         else:
             block_budget = Budget.parse(blocks.budget, "gaussian") if blocks.budget else None
-            payer = cls(lineage=name, blocks=blocks.charged, block_budget=block_budget)
+            payer = cls(lineage=name, blocks=blocks.names, block_budget=block_budget)
         payer._check(certificate)
         return payer
 

@@ -143,7 +143,6 @@ class BlockOptions(Options):
     block_budget: Any = of_blocks("block_budget")
     leave_out_other_blocks: Any = of_blocks("leave_out_other_blocks")
     equal_rows_in_blocks_are_others: Any = of_blocks("equal_rows_in_blocks_are_others")
-    joined_blocks: Any = of_blocks("joined_blocks")
 
     def block_choice(self) -> BlockChoice:
         """Return what is declared of blocks. Raises WrongOption."""

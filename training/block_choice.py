@@ -54,13 +54,6 @@ class BlockChoice(Options):
             "people's."
         ),
     ] = "no"
-    joined_blocks: Annotated[
-        str | None,
-        Declared(
-            "Blocks that are charged as one, between commas: a unit may be in several of them, and all of them pay for "
-            "a model of any."
-        ),
-    ] = None
 
     @cached_property
     def declaration(self) -> BlockDeclaration | None:
@@ -92,23 +85,7 @@ class BlockChoice(Options):
             raise WrongOption("block_budget", str(error), value=budget) from error
         if (by := self.block_by) is not None and (odd := [each for each in names if period_named(each, by) != each]):
             raise WrongOption("blocks", f"{odd[0]!r} is no {by}, as {_EXAMPLES[by]} is one")
-        leaves_out, joined = self.leave_out_other_blocks == "yes", self._joined(names)
-        return BlockDeclaration(names, budget, self.block, by, leaves_out=leaves_out, joined=joined)
-
-    def _joined(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the blocks that are charged as one. names: those of the records. Raises WrongOption."""
-        if self.joined_blocks is None:
-            return ()
-        joined = tuple(sorted(name.strip() for name in self.joined_blocks.split(",")))
-        try:
-            checked_blocks(tuple(sorted({*names, *joined})))
-            checked_blocks(joined)
-        except ValueError as error:
-            raise WrongOption("joined_blocks", str(error), value=self.joined_blocks) from error
-        if len(joined) < 2 or not set(joined) & set(names):
-            reason = "are two blocks or more, one of which the records are in"
-            raise WrongOption("joined_blocks", reason, value=self.joined_blocks)
-        return joined
+        return BlockDeclaration(names, budget, self.block, by, leaves_out=self.leave_out_other_blocks == "yes")
 
     def _check_together(self, *, needs_budget: bool) -> None:
         """Raise WrongOption for options that do not go with each other, or are needed."""
@@ -117,9 +94,10 @@ class BlockChoice(Options):
         if self.block is None and (lone := next((n for n in ("blocks", "block_by") if getattr(self, n)), None)):
             raise WrongOption(lone, "goes with " + OptionName("block"))
         if self.block is None and self.block_name is None:
-            for name in ("block_budget", "joined_blocks"):
-                if getattr(self, name) is not None:
-                    raise WrongOption(name, "goes with " + OptionName("block") + " or " + OptionName("block_name"))
+            if self.block_budget is not None:
+                raise WrongOption(
+                    "block_budget", "goes with " + OptionName("block") + " or " + OptionName("block_name")
+                )
             return
         if self.block is not None and not self.blocks:
             raise WrongOption("blocks", "is needed", remedy="the blocks that the records are in, between commas")

@@ -311,7 +311,7 @@ def fit(
     watcher = watcher or Unwatched()
     check(request, unit=records.unit)
     declared = request.blocks.declaration
-    if records.declaration.blocks != (() if declared is None else declared.charged):
+    if records.declaration.blocks != (() if declared is None else declared.names):
         raise WrongOption("blocks", "is not what the records were read by")
     head = request.made_kind.centred_images
     feature_map = request.features.map_for(records.declaration, request.encoder, head=head)

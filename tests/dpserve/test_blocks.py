@@ -182,37 +182,6 @@ def test_a_person_in_two_blocks_is_refused(run, train):
     run(*TRAIN, *HEAD, "--data", "one.csv", "--out", "one", "--unit", "who", "--block-name", "2026-09")
 
 
-def test_blocks_that_are_charged_as_one_may_share_people_and_all_pay(run, train):
-    train("first", MONTHS[:1], kind=ONCE)
-    run("export", "first", "--to", "safetensors")
-    price = left(run)[MONTHS[0]]
-    moved = ("--ignore", "day", "--block-name", MONTHS[1])
-    refused = " ".join(train("moved", (), *moved, table=MONTHS[:1], kind=ONCE, blocks=(), status=1).stderr.split())
-    assert f"--joined-blocks {MONTHS[1]},{MONTHS[0]}" in refused
-    train("moved", (), *moved, "--joined-blocks", ",".join(MONTHS[:2]), table=MONTHS[:1], kind=ONCE, blocks=())
-    run("export", "moved", "--to", "safetensors")
-    assert left(run) == {MONTHS[0]: 2 * price, MONTHS[1]: price}
-    certificate = load_model(run.folder / "moved").certificate
-    assert certificate.blocks == certificate.joined_blocks == MONTHS[:2]
-    assert "the first block that it was in" in " ".join(run("inspect", "moved").stdout.split())
-    assert load_model(run.folder / "first").certificate.joined_blocks == ()
-    # A third block that is not among them is refused as ever.
-    third = ("--ignore", "day", "--block-name", MONTHS[2], "--joined-blocks", ",".join(MONTHS[1:]))
-    said = train("third", (), *third, table=MONTHS[:1], kind=ONCE, blocks=(), status=1).stderr
-    assert f"are in the block {MONTHS[0]}, too" in " ".join(said.split())
-    # So it is with an evaluation.
-    held = ("evaluate", "moved", "--data", "moved.csv", "--label", "ok", *moved, "--price", "rho:0.1")
-    run(*held, "--joined-blocks", ",".join(MONTHS[:2]))
-    spent = left(run)
-    assert spent[MONTHS[0]] - 2 * price == spent[MONTHS[1]] - price > 0
-
-
-@pytest.mark.parametrize("joined", ["2026-09", "2026-10,2026-11", "2026-09,2026-09", "2026-09,no name", "2026-09,"])
-def test_what_is_charged_as_one_is_two_blocks_of_which_records_are_in_one(train, joined):
-    said = train("model", MONTHS[:1], "--joined-blocks", joined, status=2).stderr
-    assert "--joined-blocks" in said
-
-
 def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run):
     (run.folder / "one.csv").write_text(records("2026-09", named=False))
     base = (*TRAIN, *HEAD, "--ignore", "who", "--data", "one.csv")

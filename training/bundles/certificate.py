@@ -75,13 +75,6 @@ ONE_BLOCK = (
 )
 """Assumption of a model of a lineage with blocks."""
 
-JOINED_BLOCKS = (
-    "A record, or a unit, is in one block, or in several of those that are charged as one, which all pay for this "
-    "model and for every other that has it in one of them; training took records of the blocks that are named here and "
-    "of no others. What a record loses is bounded by the account of the first block that it was in."
-)
-"""Assumption of a model some of whose blocks are charged as one."""
-
 ONE_BY_ONE = (
     "A record's columns were made from that record and public numbers alone: no scaler, imputer, encoder or other step "
     "was fitted on the private records before."
@@ -192,10 +185,6 @@ class Declared(Protocol):
     def block_budget(self) -> str:
         """The budget with which each of them opens."""
 
-    @property
-    def joined_blocks(self) -> Sequence[str]:
-        """Those of them that are charged as one."""
-
 
 class ModelCertificate(SealedCertificate):
     """The common fields of all certificates. A subclass adds numbers, and derives those that follow from others."""
@@ -224,8 +213,6 @@ class ModelCertificate(SealedCertificate):
     lineage has no blocks."""
     block_budget: str = Field(default="", exclude_if=lambda budget: not budget)
     """The budget with which each block opens, as its owner wrote it, where the ledger does not have it yet."""
-    joined_blocks: Several[str] = Field(default=(), exclude_if=lambda blocks: not blocks)
-    """Those of the blocks that are charged as one: a unit may be in several of them."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
@@ -245,7 +232,6 @@ class ModelCertificate(SealedCertificate):
                 "lineage": lineage,
                 "blocks": tuple(declared.blocks),
                 "block_budget": declared.block_budget,
-                "joined_blocks": tuple(declared.joined_blocks),
             }
             | numbers
         )
@@ -275,8 +261,6 @@ class ModelCertificate(SealedCertificate):
             Budget.parse(self.block_budget, "any")
         elif self.block_budget:
             raise ValueError("a budget of blocks goes with blocks")
-        if len(checked_blocks(self.joined_blocks)) == 1 or not set(self.joined_blocks) <= set(self.blocks):
-            raise ValueError("what is charged as one is two blocks or more, of those that pay")
         return self
 
     @abstractmethod
@@ -386,7 +370,7 @@ class ProvenCertificate(ModelCertificate):
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
         assumed = assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
-        of_blocks = ((JOINED_BLOCKS if self.joined_blocks else ONE_BLOCK),) if self.blocks else ()
+        of_blocks = (ONE_BLOCK,) if self.blocks else ()
         return (*assumed, *of_blocks, *((CONVEXIFIED_ASSUMPTION,) if getattr(self, "convexified", None) else ()))
 
     def public_files(self) -> dict[str, bytes]:

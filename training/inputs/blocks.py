@@ -27,16 +27,7 @@ question and price by all answers before. View the answers as one sequence of re
    Where every charge is Gaussian, the exact curve of the sum is that of the Gaussian filter, as for all accounts
    (`accounting/budgets.py`: Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
 
-Blocks that are charged as one. Let the owner declare a set J of blocks, publicly, and let every model of a block of J
-whose records have a unit that is known from another block of J be charged to both. Let unit u be noted first in block
-h: the models before have no record of it. A later release that depends on a record of u, in whichever block b, was
-refused unless b = h, or b and h were both in its J and so both charged (`noted_in_blocks` knows u from h). So all
-releases that depend on u are charged to h's account, and steps 1 to 3 hold of u with "has b" read as "has a record of u
-and charges h": u loses at most the account of the first block that it was in, and so at most that block's budget. It
-need not be transitive, and a block that has joined another at one training need not at the next, whose records are
-looked at again. Which blocks pay is declared, and says nothing of the records.
-
-A unit must else lie in one block for step 1 and 2 to hold of all its records at once. `noted_in_blocks` refuses one
+A unit must lie in one block for step 1 and 2 to hold of all its records at once. `noted_in_blocks` refuses one
 that the digests know from another block, and warns of new names for rows that are there; that no unit has another name
 there is assumed, as it is of lineages. A record that was written into two blocks is two records to this promise, and a
 person with both loses at most what both spent.
@@ -56,7 +47,7 @@ from numpy.typing import NDArray
 from accounting.messages import Message, OptionName
 from training.errors import TrainingError
 from training.inputs.lineage import Known, KnownRecords, Shared, other_names
-from training.inputs.records import Declaration, Digests, Records
+from training.inputs.records import Digests, Records
 
 if TYPE_CHECKING:
     from training.inputs.parsing import RefusedValue
@@ -100,8 +91,7 @@ class BlockDeclaration:
     """The blocks of a table: their names, in order, and how each record's is found.
 
     budget: what each opens with, as an owner writes it. column: that names them, None where the table is one block.
-    by: the period of its dates. leaves_out: whether records of other blocks are left out, and not refused. joined:
-    blocks that are charged as one, some of which the records are in.
+    by: the period of its dates. leaves_out: whether records of other blocks are left out, and not refused.
     """
 
     names: tuple[str, ...]
@@ -109,36 +99,25 @@ class BlockDeclaration:
     column: str | None = None
     by: Period | None = None
     leaves_out: bool = False
-    joined: tuple[str, ...] = ()
-
-    @property
-    def charged(self) -> tuple[str, ...]:
-        """The blocks that pay, in order: those of the records, and those that are charged as one with any of them."""
-        return tuple(sorted({*self.names, *self.joined}))
 
     def taken_from(self, records: Records) -> Records:
         """Return records with what is declared of their blocks."""
-        declaration = replace(
-            records.declaration, blocks=self.charged, block_budget=self.budget, joined_blocks=self.joined
-        )
-        places = records.block_places
-        if places is None and len(self.charged) > 1:
-            places = np.full(len(records), self.charged.index(self.names[0]))
-        return replace(records, declaration=declaration, block_places=places)
+        declaration = replace(records.declaration, blocks=self.names, block_budget=self.budget)
+        return replace(records, declaration=declaration)
 
     def places(self, values: Any) -> tuple[NDArray[np.int64], "RefusedValue | None"]:
-        """Return for each of a batch's values (n,) the place of its block in `charged`, -1 for one not declared.
+        """Return for each of a batch's values (n,) the place of its block in `names`, -1 for one not declared.
 
         Beside it the first value that is refused, with why; then the places mean nothing.
         """
         # Only who reads a table should wait for Arrow.
         from training.inputs.parsing import numbered
 
-        texts, own = dict[str, int](), frozenset(self.names)
+        texts = dict[str, int]()
         numbers, refused = numbered(values, texts, (), what="block")
         if refused:
             return numbers, refused
-        known = {name: place for place, name in enumerate(self.charged) if name in own}
+        known = {name: place for place, name in enumerate(self.names)}
         of = np.empty(len(texts), dtype=np.int64)
         for text, number in texts.items():
             try:
@@ -164,28 +143,20 @@ def noted_in_blocks(
 
     As lineages are (`KnownRecords`), in a folder of each lineage's. Raises TrainingError for a unit that is in another
     block, and for records whose whole rows are in another one, or their features more often than chance explains,
-    unless the owner says that these are other people's, or that both blocks are charged as one. Gives a warning for
+    unless the owner says that these are other people's. Gives a warning for
     each block whose units are new names, while its rows are in another block more often than chance explains.
     """
     registry = KnownRecords(state, blocks_of=lineage)
     warnings: list[Message] = []
     with ExitStack() as stack:
         for block, digests, elsewhere in _note_parts(registry, records, stack):
-            joined = _joined_with(block, records.declaration)
             for other, shared in elsewhere.items():
-                if other not in joined:
-                    _check_apart(block, other, shared, equal_rows_are_others=equal_rows_are_others)
+                _check_apart(block, other, shared, equal_rows_are_others=equal_rows_are_others)
             if equal_rows_are_others:
                 continue
-            alike = registry.equal_rows_with_other_names(digests, block)
-            if others := {name: shared for name, shared in alike.items() if name not in joined}:
+            if others := registry.equal_rows_with_other_names(digests, block):
                 warnings.append(_warning(block, digests, others))
         yield warnings
-
-
-def _joined_with(block: str, declaration: Declaration) -> tuple[str, ...]:
-    """Return the blocks that are charged as one with this one."""
-    return declaration.joined_blocks if block in declaration.joined_blocks else ()
 
 
 def _note_parts(
@@ -214,8 +185,7 @@ def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_other
     if shared.units:
         raise TrainingError(
             f"{shared.units:,} units of the block {block} are in the block {other}, too: a unit is in one block, whose "
-            "budget bounds what is learnt of it. Put all records of a unit into one block, as that of its first "
-            "record; or let both pay for every model of either, with " + OptionName("joined_blocks", f"{block},{other}")
+            "budget bounds what is learnt of it. Put all records of a unit into one block, as that of its first record"
         )
     if shared.certain and not equal_rows_are_others:
         raise TrainingError(

@@ -49,8 +49,6 @@ class Declaration:
     """The blocks that the records are in, in order; none where the lineage has none (`training.inputs.blocks`)."""
     block_budget: str = ""
     """The budget with which each of them opens, as its owner writes it."""
-    joined_blocks: tuple[str, ...] = ()
-    """Blocks that are charged as one: a unit may be in several of them."""
 
     def __post_init__(self) -> None:
         """Refuse a declaration that contradicts itself."""

@@ -86,24 +86,22 @@ def test_a_date_without_an_offset_is_in_the_period_that_it_names():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, seed):
-    """Random trainings of units that move among blocks, some of which are charged as one."""
+    """Random trainings of units that move among blocks."""
     generator = np.random.default_rng(seed)
     names = ["a", "b", "c", "d"]
     first, charged_for, accepted = {}, {}, {True: 0, False: 0}
     for _ in range(60):
         own = generator.choice(names, size=generator.integers(1, 3), replace=False).tolist()
-        joined = generator.choice(names, size=generator.integers(2, 5), replace=False).tolist()
-        as_one = {"joined_blocks": ",".join(joined)} if set(own) & set(joined) and generator.random() < 0.8 else {}
         named = {"block_name": own[0]} if len(own) == 1 else {"block": "in", "blocks": ",".join(own)}
-        declared = BlockChoice(**named, block_budget=BUDGET, **as_one).declaration
+        declared = BlockChoice(**named, block_budget=BUDGET).declaration
         people = generator.choice(12, size=3, replace=False)
         rows = [(f"u{who}", own[generator.integers(len(own))]) for who in people]
         lines = [f"{generator.uniform(0, 120)},{who},{block},no" for who, block in rows]
         (tmp_path / "rows.csv").write_text("\n".join(["age,who,in,ok", *lines]) + "\n")
         records = read(tmp_path, declared, unit="who", ignore=["in"] if len(own) == 1 else [])
-        assert set(declared.charged) == {*own, *(joined if as_one else [])}
+        assert declared.names == tuple(sorted(own))
         places = [0] * 3 if records.block_places is None else records.block_places
-        assert [declared.charged[place] for place in places] == [block for _, block in rows]
+        assert [declared.names[place] for place in places] == [block for _, block in rows]
         try:
             with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=False):
                 pass
@@ -112,7 +110,7 @@ def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, se
             continue
         accepted[True] += 1
         for who, block in rows:
-            charged_for.setdefault(who, []).append(set(declared.charged))
+            charged_for.setdefault(who, []).append(set(declared.names))
             first.setdefault(who, block)
     assert min(accepted.values()) > 5
     assert all(first[who] in charged for who, models in charged_for.items() for charged in models)
