@@ -24,8 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
-from training.inputs.feature_digests import KINDS
-
 COLUMNS = 50
 CLASS_SUMS = ["--release", "class-sums", "--price", "epsilon:1@1e-5"]
 BUDGET = ["--budget", "epsilon:1@1e-5"]
@@ -125,14 +123,11 @@ def write_table(folder: Path, rows: int) -> None:
 
 
 def write_digests(folder: Path, digests: int) -> None:
-    """Write the files of a lineage with so many digests of all kinds, as a training of a table would leave them."""
-    generator, records = np.random.default_rng(1), digests // (1 + KINDS)
+    """Write the files of a lineage with so many digests, as a training of a table would leave them."""
+    generator = np.random.default_rng(1)
     folder.mkdir(parents=True, mode=0o700)
-    rows = np.sort(generator.integers(2**64, size=(records, 2), dtype=np.uint64).view("S16").ravel())
+    rows = np.sort(generator.integers(2**64, size=(digests, 2), dtype=np.uint64).view("S16").ravel())
     (folder / "0.records").write_bytes(rows.tobytes())
-    for kind in range(KINDS):
-        numbers = np.sort(generator.integers(2**64, size=records, dtype=np.uint64))
-        (folder / f"0.features{kind}").write_bytes(numbers.tobytes())
 
 
 if __name__ == "__main__":

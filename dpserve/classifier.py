@@ -163,8 +163,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     leave_out_other_blocks : {"no", "yes"}, default "no"
         What becomes of records of blocks that are not declared: no refuses them, yes leaves them out.
     equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
-        Whether rows that are equal to rows of another block, more than chance explains, are known to be other
-        people's.
+        Whether rows that are equal to rows of another block in every column are known to be other people's.
     encoding : str, optional
         Of a CSV file: its encoding, as windows-1252 or latin-1; by default the schema's, or utf-8.
     decimal : str, optional
@@ -619,7 +618,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
             others = equal_rows_in_blocks_are_others == "yes"
             noting = noted_rows(records, "X", payer.lineage, state_folder(), equal_rows_are_others=others)
-            with noting as noted, counting("asking", len(records)) as more:
+            with noting, counting("asking", len(records)) as more:
                 found = evaluate(
                     asked,
                     records.in_order(certificate.feature_names),
@@ -632,8 +631,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     pay=lambda law, evaluation_id: _run(charged(law, evaluation_id)),
                     progress=lambda _: more(1),
                 )
-        for warning in noted:
-            _warn(warning.worded(as_parameter))
         self._files[EVALUATION_FILE] = published(certificate, found)
         return found
 
@@ -784,12 +781,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     return (
                         f"{shared.units:,} of the {len(digests.units):,} keys or units are in the lineage {lineage!r}"
                     )
-                if 2 * shared.features >= len(records):
-                    perhaps = "" if shared.certain else ", as chance can explain"
-                    equal_rows = (
-                        f"{shared.features:,} of the {len(records):,} rows are equal in all columns that are used to"
-                    )
-                    return f"{equal_rows} records of the lineage {lineage!r}{perhaps}"
         except (TrainingError, ValueError, OSError):
             return None  # rows of another form are no records that were trained on
         return None

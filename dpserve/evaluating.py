@@ -133,10 +133,10 @@ def published(certificate: ReleaseCertificate, evaluation: Evaluation) -> bytes:
 @contextmanager
 def noted_rows(
     records: Records, source: str, lineage: str, state: Path, *, equal_rows_are_others: bool
-) -> Iterator[list[Message]]:
+) -> Iterator[None]:
     """Note held-out records in the lineage that pays, and in its blocks, for good where what follows succeeds.
 
-    source: what the rows are called. Gives warnings. Raises TrainingError for records, or units, that are in another
+    source: what the rows are called. Raises TrainingError for records, or units, that are in another
     lineage, or in another block: `noted_in_blocks`.
     """
     known = KnownRecords(state)
@@ -149,8 +149,8 @@ def noted_rows(
             if len(elsewhere) > 1 or known.has_any(digests, lineage):  # and each would name another
                 remedy = message("No lineage alone could pay for these rows: take them out")
             raise TrainingError(f"{source} was trained on, or evaluated on, elsewhere. " + warning + " " + remedy)
-        with noted_in_blocks(records, lineage, state, equal_rows_are_others=equal_rows_are_others) as warnings:
-            yield warnings
+        with noted_in_blocks(records, lineage, state, equal_rows_are_others=equal_rows_are_others):
+            yield
 
 
 async def charge(

@@ -50,8 +50,7 @@ class BlockChoice(Options):
     equal_rows_in_blocks_are_others: Annotated[
         Literal["no", "yes"],
         Declared(
-            "Whether rows that are equal to rows of another block, more than chance explains, are known to be other "
-            "people's."
+            "Whether rows that are equal to rows of another block in every column are known to be other people's."
         ),
     ] = "no"
 

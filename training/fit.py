@@ -27,7 +27,7 @@ from training.features.maps import Fourier, OfImages, Quantiles
 from training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
 from training.fields import NAME
 from training.inputs.blocks import noted_in_blocks
-from training.inputs.lineage import KnownRecords, advice, other_names, overlap
+from training.inputs.lineage import KnownRecords, advice, overlap
 from training.inputs.records import Declaration, Records
 from training.kinds import registry as kinds
 from training.kinds.kind import Job, Kind, TrainingProgress
@@ -322,10 +322,8 @@ def fit(
         noted_in_lineage(
             records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
         ) as warning,
-        noted_in_blocks(records, request.lineage, state, equal_rows_are_others=others) as block_warnings,
+        noted_in_blocks(records, request.lineage, state, equal_rows_are_others=others),
     ):
-        for each in block_warnings:
-            watcher.hear(Warned(each))
         if request.encoder is not None:
             with watcher.steps_with_progress(len(records), "features") as done:
                 compute_features(feature_map, records.X, done)
@@ -423,9 +421,6 @@ def noted_in_lineage(
                 keep = advice(lineage, elsewhere, here=known.has_any(digests, lineage))
                 raise TrainingError(shared + keep + (f".{left}" if left else ""))
             warning = "WARNING: A SECOND BUDGET FOR THE SAME RECORDS. " + shared
-        elif others := known.equal_rows_with_other_names(digests, lineage):
-            warning = "WARNING: PERHAPS A SECOND BUDGET FOR THE SAME RECORDS. " + other_names(digests, others)
-        if warning is not None:
             watcher.hear(Warned(warning))
         yield warning
 

@@ -238,18 +238,16 @@ def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:
     from training.kinds.loading import load_model
 
     records, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
-    if not records.folder.exists():
+    if others.units is None or not records.folder.exists():  # rows are known as a whole, and these are columns of them
         return
     names, feature_map = certificate.feature_names, certificate.feature_map
     declared = Declaration(names, tuple(feature_map.lower), tuple(feature_map.upper), certificate.classes)
-    units = None
-    if others.units is not None:
-        units = Units("", others.of, np.unique(others.units).view(np.uint8).reshape(-1, 16))
+    units = Units("", others.of, np.unique(others.units).view(np.uint8).reshape(-1, 16))
     digests = records.digests(Records(others.X, others.y, declared, (), units))
     shared = records.among(digests).get(certificate.lineage)
-    if shared is not None and shared.certain:
+    if shared is not None:
         errors.print(
-            f"Warning: {max(shared.units, shared.features):,} non-members are in the lineage "
+            f"Warning: {shared.units:,} units of the non-members are in the lineage "
             f"{certificate.lineage!r}: those that this model was trained on are members, and hide what it tells",
             highlight=False,
             soft_wrap=True,

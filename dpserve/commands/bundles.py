@@ -23,7 +23,6 @@ from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
 from dpserve.interrupts import stopped_by_signals
 from dpserve.train_options import BlockOptions, of_blocks
-from dpserve.wording import as_flag
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
@@ -299,9 +298,7 @@ def _rows(
         return
     others = choice.equal_rows_in_blocks_are_others == "yes"
     state = options.state_folder()
-    with noted_rows(records, held_out.data, payer.lineage, state, equal_rows_are_others=others) as warnings:
-        for warning in warnings:
-            typer.echo(warning.worded(as_flag), err=True)
+    with noted_rows(records, held_out.data, payer.lineage, state, equal_rows_are_others=others):
         yield X, y, records.units
 
 

@@ -19,7 +19,7 @@ from training.inputs.blocks import BlockDeclaration
 from training.inputs.columns import Columns
 from training.inputs.declared import values_of
 from training.inputs.digits import load_digits
-from training.inputs.lineage import KnownRecords, equal_columns
+from training.inputs.lineage import KnownRecords
 from training.inputs.reading import LOCAL as LOCAL
 from training.inputs.reading import RowsForm
 from training.inputs.records import Records
@@ -82,7 +82,7 @@ class FileOptions(RowOptions):
     id: str | None = option(
         None,
         "Of a table: a column with a key of each record, or of its person. It is no feature: by it records are found "
-        "again in another lineage however they are written, and people with equal rows are told apart.",
+        "again in another lineage however they are written.",
         panel=READING,
     )
 
@@ -177,34 +177,14 @@ class FileOptions(RowOptions):
 
 
 def check_public(rows: Records, source: str) -> None:
-    """Raise TrainingError where rows that are declared public are private records of any lineage.
-
-    Rows like the private ones equal some of them by chance in the columns that are used: as many as chance explains are
-    said, and taken. All of them are not: where a few values are all there is, chance and a copy look alike.
-    """
+    """Raise TrainingError where rows that are declared public are private records of any lineage."""
     records = KnownRecords(state_folder())
-    digests = records.digests(rows)
-    for lineage, each in records.among(digests).items():
-        warning = f"{source} holds private records of the lineage {lineage!r}"
-        columns = equal_columns(each, len(rows)) * bool(each.features)
-        if each.certain:
-            keys = f", {each.units:,} of its keys or units" * bool(each.units)
-            raise TrainingError(
-                f"{warning}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them "
-                "is not covered by any budget. Put rows that are public into a file of their own"
-            )
-        if each.features == len(rows):
-            count = f"each of the {len(rows):,} rows" if len(rows) > 1 else "the row"
-            raise TrainingError(
-                f"{count} of {source} equals a private record of the lineage {lineage!r} in all columns that are used. "
-                "They may be other people's with the same values, but a copy of private records would look the same, "
-                "so they are not taken. Give more public rows, some of which differ from every private record; or "
-                "name a key of each row with --id, there and when you train"
-            )
-        typer.echo(
-            f"Warning: perhaps {warning}{columns}. Chance can explain that many, which are then other people's. "
-            "If they are the same records, what is computed from them is covered by no budget.",
-            err=True,
+    for lineage, each in records.among(records.digests(rows)).items():
+        keys = f", {each.units:,} of its keys or units" * bool(each.units)
+        raise TrainingError(
+            f"{source} holds private records of the lineage {lineage!r}: {each.records:,} of its rows as they are"
+            f"{keys}. What is computed from them is not covered by any budget. Put rows that are public into a file of "
+            "their own"
         )
 
 

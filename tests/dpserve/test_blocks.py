@@ -191,20 +191,6 @@ def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run
     run(*base, "--out", "b", "--block-name", "b", "--equal-rows-in-blocks-are-others", "yes")
 
 
-def test_names_that_were_given_anew_for_the_rows_of_another_block_are_warned_of(run):
-    """A unit in two blocks is refused by its name alone, which pseudonyms of each extract's own hide."""
-    for block, name in (("a", "q"), ("b", "r")):
-        (run.folder / f"{block}.csv").write_text(records("2026-09", named=False).replace("2026-09/", name))
-    base = (*TRAIN, *HEAD, "--unit", "who")
-    assert "TWO BLOCKS" not in run(*base, "--data", "a.csv", "--out", "a", "--block-name", "a").stderr
-    again = (*base, "--data", "b.csv", "--block-name", "b")
-    said = " ".join(run(*again, "--out", "b").stderr.split())
-    assert "PERHAPS THE SAME RECORDS IN TWO BLOCKS" in said
-    assert "the block 'a', and 100 of 100 rows are equal to rows there" in said
-    assert "--equal-rows-in-blocks-are-others yes" in said
-    assert "TWO BLOCKS" not in run(*again, "--out", "c", "--equal-rows-in-blocks-are-others", "yes").stderr
-
-
 def test_blocks_that_a_store_lost_are_named_come_back_and_get_a_budget(run, train):
     """A lineage that is opened anew has no blocks: a loss that named none would end all of its models."""
     train("autumn", MONTHS[:2])

@@ -88,7 +88,7 @@ def test_an_evaluation_that_was_altered_or_does_not_follow_from_what_was_release
 
 def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):
     said = run.fails("evaluate", "model", "--data", "r.csv", "--lineage", "held", *PRICE, *BUDGET)
-    assert "60 records are in the lineage 'people' as well, and 120 of 120 rows are equal to rows there" in said
+    assert "60 records are in the lineage 'people' as well" in said
     assert "add --lineage people" in said
     run("evaluate", "model", "--data", "r.csv", *PRICE, *BUDGET)
     assert list(spent(run)) == ["people"]

@@ -27,10 +27,9 @@ question and price by all answers before. View the answers as one sequence of re
    Where every charge is Gaussian, the exact curve of the sum is that of the Gaussian filter, as for all accounts
    (`accounting/budgets.py`: Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
 
-A unit must lie in one block for step 1 and 2 to hold of all its records at once. `noted_in_blocks` refuses one
-that the digests know from another block, and warns of new names for rows that are there; that no unit has another name
-there is assumed, as it is of lineages. A record that was written into two blocks is two records to this promise, and a
-person with both loses at most what both spent.
+A unit must lie in one block for step 1 and 2 to hold of all its records at once. `noted_in_blocks` refuses one that the
+digests know from another block; that no unit has another name there is assumed, as it is of lineages. A record that was
+written into two blocks is two records to this promise, and a person with both loses at most what both spent.
 Sources: Lecuyer et al., SOSP 2019 (block composition); Luo et al., OSDI 2021 (PrivateKube).
 """
 
@@ -44,9 +43,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.messages import Message, OptionName
+from accounting.messages import OptionName
 from training.errors import TrainingError
-from training.inputs.lineage import Known, KnownRecords, Shared, other_names
+from training.inputs.lineage import KnownRecords, Shared
 from training.inputs.records import Digests, Records
 
 if TYPE_CHECKING:
@@ -136,49 +135,29 @@ class BlockDeclaration:
 
 
 @contextmanager
-def noted_in_blocks(
-    records: Records, lineage: str, state: Path, *, equal_rows_are_others: bool
-) -> Iterator[list[Message]]:
+def noted_in_blocks(records: Records, lineage: str, state: Path, *, equal_rows_are_others: bool) -> Iterator[None]:
     """Note which records and units are in which block while something is done, and for good when it has succeeded.
 
     As lineages are (`KnownRecords`), in a folder of each lineage's. Raises TrainingError for a unit that is in another
-    block, and for records whose whole rows are in another one, or their features more often than chance explains,
-    unless the owner says that these are other people's. Gives a warning for
-    each block whose units are new names, while its rows are in another block more often than chance explains.
+    block, and for records whose whole rows are in another one, unless the owner says that these are other people's.
     """
     registry = KnownRecords(state, blocks_of=lineage)
-    warnings: list[Message] = []
     with ExitStack() as stack:
-        for block, digests, elsewhere in _note_parts(registry, records, stack):
+        for block, elsewhere in _note_parts(registry, records, stack):
             for other, shared in elsewhere.items():
                 _check_apart(block, other, shared, equal_rows_are_others=equal_rows_are_others)
-            if equal_rows_are_others:
-                continue
-            if others := registry.equal_rows_with_other_names(digests, block):
-                warnings.append(_warning(block, digests, others))
-        yield warnings
+        yield
 
 
 def _note_parts(
     registry: KnownRecords, records: Records, stack: ExitStack
-) -> Iterator[tuple[str, Known, Mapping[str, Shared]]]:
-    """Note each block's records until the stack ends; yield the block, its digests, and what others have of it."""
+) -> Iterator[tuple[str, Mapping[str, Shared]]]:
+    """Note each block's records until the stack ends; yield the block, and what others have of it."""
     for place, block in enumerate(records.declaration.blocks):
         part = _part_of(records, place)
         if len(part):
-            digests = registry.digests(part)
-            yield block, digests, stack.enter_context(registry.noted(block, digests, records.unit))
-
-
-def _warning(block: str, digests: Known, others: Mapping[str, Shared]) -> Message:
-    """Say which blocks have the rows of a block under other names, and what to do about it."""
-    return (
-        f"WARNING: PERHAPS THE SAME RECORDS IN TWO BLOCKS, as those of the block {block!r}. "
-        + other_names(digests, others, "block")
-        + " Put all records of a person into one block; or, if they are other people's, say so with "
-        + OptionName("equal_rows_in_blocks_are_others", "yes")
-        + "."
-    )
+            noted = registry.noted(block, registry.digests(part), records.unit)
+            yield block, stack.enter_context(noted)
 
 
 def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_others: bool) -> None:
@@ -187,10 +166,10 @@ def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_other
             f"{shared.units:,} units of the block {block} are in the block {other}, too: a unit is in one block, whose "
             "budget bounds what is learnt of it. Put all records of a unit into one block, as that of its first record"
         )
-    if shared.certain and not equal_rows_are_others:
+    if shared.records and not equal_rows_are_others:
         raise TrainingError(
-            f"{max(shared.records, shared.features):,} records of the block {block} have rows that are in the block "
-            f"{other}, too, whole or more than chance explains: a record is in one block, whose budget bounds what is "
+            f"{shared.records:,} records of the block {block} have rows that are in the block "
+            f"{other}, too: a record is in one block, whose budget bounds what is "
             "learnt of it. Leave them out of one; or, if they are other people's, say so with "
             + OptionName("equal_rows_in_blocks_are_others", "yes")
         )

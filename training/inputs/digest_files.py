@@ -44,18 +44,6 @@ def in_others(mine: Digests, others: Digests) -> Mask:
     return inside
 
 
-def repeated(digests: Digests) -> int:
-    """Return how many of sorted digests have an equal among them."""
-    count = 0
-    for start in range(0, len(digests), AT_ONCE):
-        part = digests[max(start - 1, 0) : start + AT_ONCE + 1]
-        same = part[1:] == part[:-1]
-        either = np.append(same, False) | np.append(False, same)
-        first = start - max(start - 1, 0)
-        count += int(either[first : first + AT_ONCE].sum())
-    return count
-
-
 def sorted_once(digests: Digests) -> Digests:
     """Return digests sorted, each once."""
     ordered = np.sort(digests)

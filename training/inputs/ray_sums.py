@@ -31,12 +31,6 @@ class RemoteRecords:
     source: Digests
     units: Units | None = None
     ids: NDArray[np.uint8] | None = None
-    features: NDArray[np.uint64] | None = None
-
-    def feature_digests(self) -> NDArray[np.uint64]:
-        """See `training.inputs.records.Records`."""
-        assert self.features is not None
-        return self.features.copy()
 
     def __len__(self) -> int:
         """Number of records: private."""
@@ -71,7 +65,7 @@ class Worker:
         named = None if whose is None else whose.names
         # NumPy's own arrays: a worker's files are not here.
         ids = None if records.ids is None else np.array(records.ids)
-        return records.declaration, source, named, counts, records.unit, ids, np.array(records.feature_digests())
+        return records.declaration, source, named, counts, records.unit, ids
 
     def share(self, index: int, numbers: NDArray[np.int64] | None, counts: NDArray[np.int64] | None) -> list[int]:
         """Cut a file's records into shards; return their lengths.
@@ -197,8 +191,7 @@ def read_on_ray(
     sums = RaySums(shards, lengths, None if units is None else len(units))
     keys = [each[5] for each in kept.values()]
     ids = None if keys[0] is None else np.concatenate(keys)
-    features = np.concatenate([each[6] for each in kept.values()], axis=1)
-    return RemoteRecords(declaration, sums, source, whose, ids, features)
+    return RemoteRecords(declaration, sums, source, whose, ids)
 
 
 def _numbered(

@@ -16,7 +16,6 @@ from accounting.arrays import Floats, Mask
 from accounting.messages import OptionName, Wording, message
 from training.errors import DataError
 from training.inputs.columns import BOOLEANS, Columns
-from training.inputs.feature_digests import feature_digests
 from training.inputs.sums import Sums, of_rows
 
 OnRows = Callable[[int, float], None]
@@ -169,13 +168,6 @@ class Records:
         """Return the features (n, d) in the order of these names, as a model asks for them."""
         places = {name: place for place, name in enumerate(self.declaration.feature_names)}
         return np.ascontiguousarray(self.X[:, [places[name] for name in names]])
-
-    def feature_digests(self) -> NDArray[np.uint64]:
-        """Return new digests of the encoded columns of each record: see `training.inputs.feature_digests`."""
-        declaration = self.declaration
-        return feature_digests(
-            self.X, self.y, declaration.feature_names, declaration.lower, declaration.upper, declaration.classes
-        )
 
     @cached_property
     def sums(self) -> Sums:

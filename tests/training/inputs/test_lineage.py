@@ -1,4 +1,3 @@
-import hmac
 import multiprocessing
 import os
 import shutil
@@ -21,7 +20,6 @@ from training.inputs.lineage import (
     Shared,
     advice,
     check_lineage_name,
-    equal_by_chance,
     overlap,
     owner_key,
 )
@@ -42,7 +40,7 @@ def noted(known, lineage, records):
 
 def among(known, records):
     """Return the numbers of records and units that each lineage has."""
-    return {name: each[:2] for name, each in known.among(known.digests(records)).items() if any(each[:2])}
+    return dict(known.among(known.digests(records)))
 
 
 def test_a_set_with_one_record_less_is_recognised_in_any_order(known, records):
@@ -75,7 +73,7 @@ def test_another_owner_recognises_nothing_and_what_is_kept_is_private(known, rec
 
     assert not known.among(other.digests(records))
     kept = list((tmp_path / "state" / "trained" / "patients").iterdir())
-    assert len(kept) == 9
+    assert len(kept) == 1
     assert all(path.stat().st_mode & 0o077 == 0 for path in (*kept, kept[0].parent))
 
 
@@ -85,7 +83,6 @@ def test_one_record_more_or_fewer_stays_in_its_lineage(known, records):
     assert noted(known, "patients", replace(records, source=(*records.source, b"another"))) == {}
     sizes = sorted(path.stat().st_size for path in (known.folder / "patients").glob("*.records"))
     assert sizes == [16, 16 * len(set(records.source))]
-    assert [path.stat().st_size for path in (known.folder / "patients").glob("*.features*")] == [8 * len(records)] * 8
 
 
 def test_of_two_trainings_at_once_one_sees_the_other(known, records):
@@ -93,8 +90,7 @@ def test_of_two_trainings_at_once_one_sees_the_other(known, records):
     digests = known.digests(records)
     with known.noted("first", digests) as by_first, known.noted("second", digests) as by_second:
         assert (dict(by_first), by_second.keys()) == ({}, {"first"})
-        assert by_second["first"][:2] == (len(digests.records), 0)
-        assert by_second["first"].features == len(records)
+        assert by_second["first"] == (len(digests.records), 0)
     assert known.among(digests).keys() == {"first", "second"}
     assert not list(known.folder.rglob("*note"))
 
@@ -123,7 +119,6 @@ def test_another_record_of_a_known_person_is_noticed_whatever_the_column_is_call
     other = of_persons(replace(records, source=(b"another",)), "person", ["bo"])
     assert among(known, other) == {"patients": (0, 1)}
     assert among(known, replace(other, units=None)) == {}
-    assert known.among(known.digests(replace(other, units=None)))["patients"].features == len(records)
 
 
 def test_an_overlap_counts_records_and_units_apart(known, records):
@@ -137,27 +132,7 @@ def test_an_overlap_counts_records_and_units_apart(known, records):
     alone = known.digests(records)
     said = str(overlap("others", alone, known.among(alone)))
     assert f"Of the {count} records of the lineage 'others', 7 records are in the lineage 'patients' as well" in said
-    assert f"{len(records)} of {len(records)} rows are equal to rows there in all columns that are used" in said
-
-
-@pytest.mark.parametrize("name", ["0.digests", "0.note", "0" * 32])
-def test_what_an_earlier_version_noted_still_counts(known, records, name):
-    """It kept HMAC-SHA256 under the owner's secret: of rows, and of the names of units after a text of their own."""
-    by_person = of_persons(records, "who", ["ann", "bo", "cy"])
-    key = owner_key(known.folder.parent / "lineage.key")
-    prefix = b"dpserve: a unit of records\0"
-    formerly = sorted(
-        hmac.digest(key, content, "sha256")[:16]
-        for content in (*records.source[:4], prefix + by_person.units.names[1].tobytes())
-    )
-    folder = known.folder / "patients"
-    folder.mkdir(parents=True)
-    (folder / name).write_bytes(b"".join(formerly) if "." in name else b"\n".join(o.hex().encode() for o in formerly))
-    (folder / ".lineage.unit").write_text("who")
-    (folder / ".0.unit").write_text("who")
-    assert known.among(known.digests(by_person)) == {"patients": Shared(4, 1)}
-    noted_as(known, "patients", replace(by_person, source=records.source[3:9]))
-    assert among(known, by_person) == {"patients": (9, 3)}
+    assert "Rows that are equal in every column" in said
 
 
 def test_digests_that_end_in_zeros_are_not_confused():
@@ -292,7 +267,7 @@ def test_a_training_that_was_killed_is_told_from_one_that_goes_on(known, records
 )
 @settings(max_examples=25, deadline=None)
 def test_overlaps_are_those_of_sets(trainings):
-    """Counts rows as they are, their values and units, against sets of what each lineage was trained on."""
+    """Counts rows and units against sets of what each lineage was trained on."""
     kept: dict[str, tuple[set[int], set[int]]] = {}
     with TemporaryDirectory() as folder:
         known = KnownRecords(Path(folder))
@@ -301,10 +276,7 @@ def test_overlaps_are_those_of_sets(trainings):
             elsewhere = known.among(known.digests(made))
             for other, (own_rows, own_names) in kept.items():
                 found = elsewhere.get(other, Shared())
-                values = {(row % 4, row % 3) for row in own_rows}
-                equal = sum((row % 4, row % 3) in values for row in rows)
-                assert found[:2] == (len(rows & own_rows), len(names & own_names))
-                assert found.features == (0 if names and own_names else equal)
+                assert found == (len(rows & own_rows), len(names & own_names))
             if lineage in kept and bool(kept[lineage][1]) != bool(names):
                 continue  # a lineage has one unit
             noted_as(known, lineage, made)
@@ -354,114 +326,13 @@ def small_table(rows, names):
     return Records(X, np.zeros(len(rows), dtype=np.int64), declared, tuple(b"%d" % row for row in rows), units)
 
 
-def few_values(seed, count=300):
-    """Records of people with one of 8 rows, who tell nothing apart."""
-    made = make_records(seed=seed, n=count, features=3, classes=2)
-    return replace(
-        made,
-        X=(made.X > 0.5).astype(float),
-        source=tuple(bytes([seed, index % 256, index // 256]) for index in range(count)),
-    )
-
-
-def with_ids(records, first):
-    names = [f"person {first + index}" for index in range(len(records))]
-    return replace(records, ids=name_digests(names))
-
-
-def test_records_are_recognised_by_the_columns_that_are_used(known, records):
-    noted(known, "patients", records)
-    X = records.X.astype(np.float32).astype(np.float64)
-    written_otherwise = replace(records, X=X, y=(records.y + 1) % 3, source=tuple(b"%d" % row for row in range(60)))
-    (found,) = known.among(known.digests(written_otherwise)).values()
-    assert (found.records, found.units, found.labelled) == (0, 0, 0)
-    assert found.features >= len(records) - 1
-    assert found.certain
-
-
-def test_equal_rows_of_other_people_may_be_chance_and_the_refusal_says_so(known):
-    noted(known, "patients", few_values(1))
-    digests = known.digests(few_values(2))
-    elsewhere = known.among(digests)
-    assert elsewhere["patients"][:3] == (0, 0, 300)
-    assert not elsewhere["patients"].certain
-    said = str(overlap("others", digests, elsewhere))
-    assert "Chance can explain that many" in said
-    assert "300 have an equal in their own table" in said
-    assert "`id`" in said
-
-
-def test_ids_tell_people_with_equal_rows_apart_where_both_sides_have_them(known):
-    noted(known, "patients", with_ids(few_values(1), 0))
-    others = with_ids(few_values(2), 1000)
-    assert known.among(known.digests(others)) == {}
-    assert known.equal_rows_with_other_names(known.digests(others), "others") == {}
-    assert known.among(known.digests(with_ids(few_values(2), 299)))["patients"][:3] == (0, 1, 0)
-    assert known.among(known.digests(few_values(2)))["patients"].features == 300
-    noted(known, "without", few_values(1))
-    assert known.among(known.digests(others)).keys() == {"without"}
-
-
 def test_a_unit_and_an_id_of_one_name_are_one_person(known, records):
     noted(known, "patients", of_persons(records, "who", ["ann", "bo"]))
     other = replace(make_records(seed=5, n=2), source=(b"a", b"b"), ids=name_digests(["bo", "cy"]))
     assert among(known, other) == {"patients": (0, 1)}
 
 
-def test_ids_that_were_given_anew_are_said(known, records):
-    noted(known, "patients", with_ids(records, 0))
-    digests = known.digests(with_ids(replace(records, source=tuple(b"%d" % row for row in range(60))), 1000))
-    assert known.among(digests) == {}
-    assert known.equal_rows_with_other_names(digests, "others")["patients"].features == len(records)
-    assert known.equal_rows_with_other_names(digests, "patients") == {}
-
-
-@pytest.mark.parametrize("values", [1000, 30, 100_000])
-def test_equal_rows_by_chance_are_bounded(values):
-    """Two sets drawn alike from as many rows: the bound stays above what is equal, in 200 of 200 tries."""
-    generator = np.random.default_rng(0)
-
-    def repeated(rows):
-        return len(rows) - np.sum(np.unique(rows, return_counts=True)[1] == 1)
-
-    for _ in range(200):
-        n, m = generator.integers(20, 400, size=2)
-        one, other = (generator.integers(values, size=size) for size in (n, m))
-        assert np.isin(one, other).sum() <= equal_by_chance(n, repeated(one), m, repeated(other))
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 20])
-def test_chance_does_not_explain_a_part_of_the_records_where_none_are_equal(known, records, count):
-    noted(known, "patients", records)
-    rows = tuple(b"%d" % row for row in range(count))
-    part = replace(records, X=records.X[:count], y=1 - records.y[:count] % 2, source=rows)
-    (found,) = known.among(known.digests(part)).values()
-    assert (found.records, found.features, found.certain) == (0, count, True)
-    assert "more than chance explains" in str(overlap("others", known.digests(part), {"patients": found}))
-
-
-def test_chance_explains_few_rows_of_a_large_table_with_few_values(known):
-    noted(known, "patients", few_values(1))
-    assert not known.among(known.digests(few_values(2, 20)))["patients"].certain
-
-
-def test_a_units_name_and_a_key_tell_nothing_apart(known, records):
-    by_household = of_persons(records, "household", [f"h{index}" for index in range(20)])
-    noted(known, "patients", by_household)
-    rows = tuple(b"%d" % row for row in range(3))
-    part = replace(records, X=records.X[:3], y=records.y[:3], source=rows)
-    keyed, named = with_ids(part, 0), of_persons(part, "household", ["a", "b", "c"])
-    both = replace(keyed, units=named.units)
-    assert known.among(known.digests(keyed))["patients"][:3] == (0, 0, 3)
-    for told_apart in (named, both):
-        digests = known.digests(told_apart)
-        assert known.among(digests) == {}
-        assert known.equal_rows_with_other_names(digests, "others")["patients"].features == 3
-    noted(known, "keyed", keyed)
-    assert known.among(known.digests(replace(named, source=(b"x",)))).keys() == {"keyed"}
-
-
-@pytest.mark.parametrize("name", ["0.records", "0.features5", ".lineage.unit"])
+@pytest.mark.parametrize("name", ["0.records", ".lineage.unit"])
 def test_records_stay_noted_where_their_digests_cannot_be_kept(known, records, name):
     """A training has written its bundle by then. A folder in a file's place fails as a full disk does."""
     by_person = of_persons(records, "who", ["ann", "bo"]) if name == ".lineage.unit" else records
@@ -475,12 +346,12 @@ def test_records_stay_noted_where_their_digests_cannot_be_kept(known, records, n
         training()
     (folder / name).rmdir()
     (found,) = known.among(digests).values()
-    assert found[:2] == (len(digests.records), len(digests.units))
+    assert found == (len(digests.records), len(digests.units))
     noted_as(known, "patients", by_person)
 
 
 def test_a_damaged_file_of_digests_is_refused(known, records):
     noted(known, "patients", records)
-    next(known.folder.glob("patients/*.features0")).write_bytes(b"short")
+    next(known.folder.glob("patients/*.records")).write_bytes(b"short")
     with pytest.raises(TrainingError, match="is damaged"):
         among(known, records)

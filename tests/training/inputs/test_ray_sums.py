@@ -142,7 +142,6 @@ def test_two_workers_train_what_one_machine_trains(cluster, folder):
         assert (len(there), there.unit, there.sums.lengths) == (2240, unit, here.sums.lengths)
         assert len({id(worker) for worker, _, _ in there.sums.shards}) == 2
         assert list(there.source) == list(here.source)
-        np.testing.assert_array_equal(there.feature_digests(), here.feature_digests())
         if unit:
             np.testing.assert_array_equal(there.units.names, here.units.names)
         for one, other in zip(trained(here), trained(there), strict=True):
