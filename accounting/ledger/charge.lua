@@ -215,7 +215,7 @@ local function bring_back(call, account, request)
   })
   if account.scope == 'block' then
     local lineage = call.lineage.state
-    lineage.blocks, lineage.format = lineage.blocks + 1, format_with_block(lineage.format)
+    lineage.blocks = lineage.blocks + 1
   end
 end
 
@@ -550,8 +550,6 @@ local function pay(part)
     end
     if account.scope == 'block' then
       state.asked = state.asked + new
-    elseif new > 0 and state.format == FORMAT_WITH_BLOCKS and not accepts(state, line.terms) then
-      state.format = FORMAT_OF_BLOCKS_ALONE
     end
   end
 end
@@ -720,7 +718,7 @@ local function write(call, asker)
     end
   end
   if #call.entries > 0 then
-    write_account(call.lineage, 'format', call.lineage.state.format)
+    write_account(call.lineage)
   end
   for _, account in pairs(call.accounts) do
     in_slices('SADD', account.questions, account.fresh, 1)

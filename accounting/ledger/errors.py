@@ -334,18 +334,13 @@ class UnsafeStore(LedgerUnavailable):
 class WrongFormat(LedgerUnavailable):
     """The store holds a lineage that another release of dpserve wrote in a format of its own.
 
-    Takes the lineage, its format, and those that this program knows.
+    Takes the lineage, its format, and the one that this program knows.
     """
 
-    def __init__(self, lineage: str, written: str, formats: Sequence[int]) -> None:
-        """Say what there is to be done."""
-        *others, last = map(str, formats)
-        super().__init__(lineage, written, f"{', '.join(others)} and {last}")
-
     says = (
-        "lineage {} is written in format {} of the ledger, and this program knows the formats {}: use the "
-        "release of dpserve that wrote it, or begin anew in an empty store with what that release says is left of each "
-        "budget ('dpserve lineage list', 'dpserve clients list')"
+        "lineage {} is written in format {} of the ledger, and this program knows format {}: use the release of "
+        "dpserve that wrote it, or begin anew in an empty store with what that release says is left of each budget "
+        "('dpserve lineage list', 'dpserve clients list')"
     )
 
 

@@ -22,14 +22,11 @@
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
 -- The library is this file, `owner.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its
--- functions' names follow from its source, so that services of two releases run side by side. A lineage is written in the
--- format 4 until its first block is opened, in 5 from then on, and in 7 once its blocks have paid for what its own account
--- does not accept, so that versions which know no blocks refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
--- is refused here. A word stands in place of the number where the owner had the lineage forgotten,
--- `forgotten`, which no version takes.
+-- functions' names follow from its source, so that services of two releases run side by side. A lineage is written in
+-- one format; one in any other is refused here. A word stands in its place where the owner had the lineage forgotten.
 
 local NAME = '@NAME@' -- which whoever loads the library puts here: it follows from the source
-local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_OF_BLOCKS_ALONE = '4', '5', '7'
+local FORMAT, FORGOTTEN = '1', 'forgotten'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 

@@ -21,12 +21,6 @@ local ACCEPTS = {
   ['unproven-pure'] = {counts_epsilon = true, takes_claims = true},
 }
 
-local function check_format(format)
-  if format ~= FORMAT and format ~= FORMAT_WITH_BLOCKS and format ~= FORMAT_OF_BLOCKS_ALONE then
-    error({word = 'format', line = format}, 0)
-  end
-end
-
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
     'number', 'format', 'asked', 'highest', 'group', 'blocks')
@@ -37,24 +31,21 @@ local function read_account(key, what)
     return nil
   end
   if what == 'the lineage' then
-    check_format(fields[10] or '1')
+    local format = fields[10] or 'none'
+    if format ~= FORMAT then
+      error({word = 'format', line = format}, 0)
+    end
   end
   if not ACCEPTS[fields[3] or ''] or not fields[4] then
     damaged(what .. ' cannot be read')
   end
-  local account = {
+  return {
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
     group = fields[13] or '', blocks = stored(fields[14] or '0', what),
-    counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims, format = fields[10],
+    counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims,
   }
-  local format = account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
-  if what == 'the lineage' and format ~= fields[10]
-    and not (format == FORMAT_WITH_BLOCKS and fields[10] == FORMAT_OF_BLOCKS_ALONE) then
-    damaged('the number of blocks')
-  end
-  return account
 end
 
 -- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing spent.
@@ -66,10 +57,6 @@ local function check_unused(what, others)
   end
 end
 
-local function format_with_block(format)
-  return format == FORMAT and FORMAT_WITH_BLOCKS or format
-end
-
 -- Gives an account that is new to the lineage the next number, and its fields. The number is used up first: two accounts
 -- of one number would be taken to have paid for each other's questions. The first block makes the lineage one with blocks,
 -- whose own account refuses nothing any more.
@@ -77,8 +64,8 @@ local function write_new(lineage, names, account, scope, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
   redis.call('HSET', lineage, 'clients', number)
   if scope == 'block' then
-    local blocks = stored(redis.call('HGET', lineage, 'blocks') or '0', 'the number of blocks')
-    redis.call('HSET', lineage, 'format', format_with_block(redis.call('HGET', lineage, 'format')), 'blocks', text(blocks + 1))
+    local blocks = stored(redis.call('HGET', lineage, 'blocks'), 'the number of blocks')
+    redis.call('HSET', lineage, 'blocks', text(blocks + 1))
   end
   redis.call('HSET', names, name, number)
   redis.call('HSET', account, 'number', number, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
@@ -219,13 +206,13 @@ local function open_lineage(keys, args, asker)
   end
   write_act(keys.account, keys.acts, act)
   redis.call('HSET', keys.account, 'format', FORMAT, 'highest', '0', 'spent', '0', 'coined', '0',
-    'seq', '0', 'asked', '0', 'clients', '0', 'created', word(args.created), unpack(written_budget(budget)))
+    'seq', '0', 'asked', '0', 'clients', '0', 'blocks', '0', 'created', word(args.created), unpack(written_budget(budget)))
   note_beginning(asker.services)
   return {'done'}
 end
 
 -- KEYS  account, acts, receipts, questions
--- The account stays, and no budget is behind it any more: it is in a format that no version of this library takes, so
+-- The account stays, and no budget is behind it any more: it is in a format that no release takes, so
 -- that every function refuses it, that which would open or restore it, too.
 local function forget_lineage(keys, args)
   local act, account = read_act(args), read_account(keys.account, 'the lineage')
@@ -237,7 +224,7 @@ local function forget_lineage(keys, args)
     return {'stale'}
   end
   write_act(keys.account, keys.acts, act)
-  redis.call('HSET', keys.account, 'format', 'forgotten')
+  redis.call('HSET', keys.account, 'format', FORGOTTEN)
   return {'done'}
 end
 

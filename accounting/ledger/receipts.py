@@ -84,7 +84,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
     price: int
     times: int
     release: bytes
-    blocks: tuple[str, ...] = ()
+    blocks: tuple[str, ...]
 
     @cached_property
     def cost(self) -> Cost:
@@ -93,9 +93,8 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def encoding(self) -> bytes:
-        """The terms as the store keeps them, and as hashes cover them: without blocks as if there never were any."""
-        fields = (self.model, self.mechanism, self.cost_text, self.price, self.times, self.release)
-        return msgspec.json.encode((*fields, self.blocks) if self.blocks else fields)
+        """The terms as the store keeps them, and as hashes cover them."""
+        return msgspec.json.encode(self)
 
     @cached_property
     def arguments(self) -> msgspec.Raw:

@@ -269,12 +269,6 @@ class _Survey:
     blocks: set[str] = field(default_factory=set)
     without_blocks: set[str] = field(default_factory=set)
 
-    def add(self, other: "_Survey") -> None:
-        """Count what another survey found, too, of another lineage's journals: its numbers are others."""
-        self.lost += other.lost
-        self.blocks |= other.blocks
-        self.without_blocks |= other.without_blocks
-
     def missing(self, newest: int) -> int:
         """Return how many receipts at least must have been lost beside these: the gaps that they show."""
         if not self.lost:

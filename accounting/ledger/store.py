@@ -37,9 +37,8 @@ from accounting.ledger.errors import (
 )
 from accounting.messages import OptionName, Wording
 
-FORMATS = (4, 5, 7)
-"""The ways of writing a lineage that the library knows: without blocks; with them; and with blocks that have paid for
-what the lineage's own account does not accept."""
+FORMAT = "1"
+"""The way of writing a lineage."""
 
 FORGOTTEN = "forgotten"
 """The format of a lineage that the owner had forgotten: every function of every version refuses it."""
@@ -527,7 +526,7 @@ def said_by_library(lineage: str, word: str, line: str) -> LedgerError:
         case "FORMAT" if line == FORGOTTEN:
             return LineageForgotten(lineage)
         case "FORMAT":
-            return WrongFormat(lineage, line, FORMATS)
+            return WrongFormat(lineage, line, FORMAT)
         case "MALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
         case "UNSEEN":

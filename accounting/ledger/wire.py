@@ -49,7 +49,7 @@ from accounting.ledger.receipts import (
     pairs,
     read_terms,
 )
-from accounting.ledger.store import FORGOTTEN, FORMATS, binary, said_by_library
+from accounting.ledger.store import FORGOTTEN, FORMAT, binary, said_by_library
 from accounting.ledger.values import (
     Account,
     Balance,
@@ -387,17 +387,13 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
     if not fields:
         return None
     if keys.kind is LineageAccount:
-        written = fields.get(b"format", b"1").decode(errors="replace")
-        if written not in (*map(str, FORMATS), FORGOTTEN):
-            raise WrongFormat(keys.lineage, written, FORMATS)
+        written = fields.get(b"format", b"none").decode(errors="replace")
+        if written not in (FORMAT, FORGOTTEN):
+            raise WrongFormat(keys.lineage, written, FORMAT)
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
-        own["blocks"] = int(fields.get(b"blocks", b"0"))
-        plain, with_blocks, blocks_alone = map(str, FORMATS)
-        known = (with_blocks, blocks_alone) if own["blocks"] else (plain,)
-        if written not in (*known, FORGOTTEN):
-            raise ValueError("the lineage's format is not that of so many blocks")
+        own["blocks"] = int(fields[b"blocks"])
     else:
         own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
     if keys.kind is ClientAccount:

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 import redis
 
@@ -24,12 +23,11 @@ from accounting.ledger import (
     MechanismNotAccepted,
     UnknownBlock,
 )
-from accounting.ledger import store as store_module
 from accounting.ledger.backups import backup, restore
-from accounting.ledger.errors import CannotRecover, WrongFormat
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.export import export
 from accounting.ledger.journal import read_journals
-from accounting.ledger.receipts import MOST_BLOCKS, charge_terms, read_terms
+from accounting.ledger.receipts import MOST_BLOCKS, charge_terms
 from accounting.ledger.recovery import DeclaredLoss, reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
@@ -37,7 +35,7 @@ from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from accounting.report import account_report
 from accounting.sampling_error import PURE_DELTA
 
-from .conftest import COST, asking, dump, faulty_library, open_accounts, releases
+from .conftest import COST, asking, dump, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -170,33 +168,6 @@ async def test_the_sum_of_blocks_may_be_larger_than_any_budget_of_pure_epsilon(l
     assert [account_report(each.state, price=None).spent.epsilon for each in await ledger.blocks(lineage)] == [16, 16]
 
 
-async def test_a_release_that_would_misread_what_the_blocks_paid_for_is_refused(
-    embedded_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would report the lineage's sum by what its own account accepts: on the Gaussian curve, and too low."""
-    any_charge, older = Budget(10**13, "any", 1e-6), faulty_library(", '7'\n", ", '5'\n")
-    async with await Ledger.connect(embedded_url) as ledger:
-        await open_accounts(ledger, lineage, Budget(10**13, "gaussian", 1e-6), ann=any_charge)
-        await ledger.open_block(lineage, SEPTEMBER, any_charge, time=0.0)
-        before = await ledger.charge(asking(lineage, "ann", "1", blocks=(SEPTEMBER,)))
-        with monkeypatch.context() as patched:
-            patched.setattr(store_module, "our_library", lambda: older)
-            async with await Ledger.connect(embedded_url) as beside:
-                await beside.charge(asking(lineage, "ann", "2", blocks=(SEPTEMBER,)))
-        await ledger.charge(asking(lineage, "ann", "1", cost=Cost((LaplaceLoss(0.5),)), blocks=(SEPTEMBER,)))
-        with monkeypatch.context() as patched:
-            patched.setattr(store_module, "our_library", lambda: older)
-            async with await Ledger.connect(embedded_url) as beside:
-                for again in ("1", "3"):
-                    with pytest.raises(WrongFormat, match="7"):
-                        await beside.charge(asking(lineage, "ann", again, blocks=(SEPTEMBER,)))
-        await ledger.open_block(lineage, OCTOBER, any_charge, time=0.0)
-        later = await ledger.charge(asking(lineage, "ann", "4", blocks=BOTH))
-        assert later.balance.spent > before.balance.spent
-        assert dump(embedded_url, lineage)[LineageKeys(lineage).account][b"format"] == b"7"  # type: ignore[index]
-        assert (await verify(ledger, lineage)).findings == ()
-
-
 async def test_what_a_lineage_adds_up_over_its_blocks_can_be_reported(ledger: Ledger, lineage: str) -> None:
     """The sum may be more than any one budget at its delta could be."""
     small = Budget(PRICE, "gaussian", 1e-12)
@@ -216,28 +187,6 @@ async def test_what_a_lineage_adds_up_over_its_blocks_can_be_reported(ledger: Le
 def test_terms_name_blocks_in_order_once_and_by_names_that_are_keys(blocks: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="block"):
         charge_terms("model", "gaussian", COST, blocks=blocks)
-
-
-def test_terms_without_blocks_are_written_as_they_always_were() -> None:
-    """The links of receipts that were written before there were blocks cover these bytes."""
-    terms = charge_terms("model", "gaussian", COST)
-    assert terms.encoding == msgspec.json.encode(("model", "gaussian", str(COST), PRICE, 1, b""))
-    assert read_terms(terms.encoding) == terms
-    with_blocks = charge_terms("model", "gaussian", COST, blocks=BOTH)
-    assert read_terms(with_blocks.encoding) == with_blocks
-
-
-async def test_the_format_changes_with_the_first_block_alone(tmp_path: Path) -> None:
-    """A lineage without blocks stays as releases that know none write it; one with blocks is refused by them."""
-    async with Ledger.open(tmp_path / "store") as ledger:
-        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
-        await ledger.charge(asking("lineage", "ann", "1"))
-        await _open(ledger, "other")
-        with _raw(tmp_path / "store") as raw:
-            plain, with_blocks = raw.hgetall(KEYS.account), raw.hgetall(LineageKeys("other").account)
-    assert plain[b"format"] == b"4"
-    assert b"blocks" not in plain
-    assert (with_blocks[b"format"], with_blocks[b"blocks"]) == (b"5", b"2")
 
 
 async def test_a_backup_brings_blocks_back(tmp_path: Path) -> None:
@@ -272,7 +221,7 @@ async def test_an_export_names_the_blocks_that_paid(tmp_path: Path) -> None:
         ("HDEL", KEYS.blocks, SEPTEMBER),
         ("DEL", KEYS.block(SEPTEMBER).account),
         ("HSET", KEYS.block(SEPTEMBER).account, "number", "9"),
-        ("HSET", KEYS.account, "format", "4"),
+        ("HSET", KEYS.account, "blocks", "1"),
         ("HDEL", KEYS.account, "blocks"),
     ],
     ids=" ".join,
