@@ -250,7 +250,6 @@ def owner(service, tmp_path):
         listening,
         key_digest(KEY),
         tmp_path / "verdicts",
-        lambda: {"refuted": False},
         key_digest(METRICS_KEY),
         service.usage,
     )
