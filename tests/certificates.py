@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
 
-def write_certificate(folder, name, subject_name=LOOPBACK, *, authority=True):
-    """Write a certificate that signs itself, and its key. subject_name: an address or a host's name."""
+def write_certificate(folder, name):
+    """Write a certificate of the loopback address that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "of a test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -30,8 +30,8 @@ def write_certificate(folder, name, subject_name=LOOPBACK, *, authority=True):
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([subject_name]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([LOOPBACK]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     paths = folder / f"{name}.pem", folder / f"{name}.key"

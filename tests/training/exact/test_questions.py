@@ -105,7 +105,7 @@ PLAIN_KERNEL = INSTRUCTIONS | {"OPENBLAS_CORETYPE": KERNELS[0]}
 )
 def test_no_kernel_thread_count_or_instruction_set_changes_a_bit(bundles, environments):
     floats, expected = printed(bundles)
-    assert len(expected) == 3 * 6 + 2 * 2
+    assert len(expected) == 2 * 6 + 2 * 2
     seen = {floats}
     for environment in environments:
         others, found = printed(bundles, **environment)
@@ -206,9 +206,8 @@ def test_questions_and_logits_are_those_of_this_noise_version():
     assert found == [
         "8417c6a5f744e47c",
         "a80f3237edaff293",
-        "d494928abae8ff24",
-        "efcb81859dae4835",
-        "f92e5f098863474c",
+        "c171fee7675bff7c",
+        "2028b63678c6eea0",
     ]
 
 
