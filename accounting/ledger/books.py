@@ -49,7 +49,7 @@ class Payer:
     coins_spent: int = 0
     receipts: int = 0
     questions: int = 0
-    """Of a block: the number of questions that the receipts say it paid for."""
+    """A block's: the number of questions that the receipts say it paid for."""
     index: "IndexDigest" = field(default_factory=lambda: IndexDigest())
     """The account's own and the lineage's number of each receipt."""
     _releases: Counter[str] = field(default_factory=Counter)

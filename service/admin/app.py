@@ -93,7 +93,7 @@ class KeyOut(BaseModel):
 
 
 class ModelCostOut(BaseModel):
-    """What a pay-once model costs a client that has not paid. admitted: whether the accounts pay for it now."""
+    """The price of a pay-once model for a client that has not paid. admitted: whether the accounts pay for it now."""
 
     cost: Amount
     admitted: bool

@@ -167,7 +167,7 @@ class QuoteOut(Struct):
     """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
     price_per_row: float
     cost: float
-    """Of the rows that are new to you; of a pay-once model the model's price, 0 once you have paid for it."""
+    """The price of the rows that are new to you; of a pay-once model the model's, 0 once you have paid for it."""
     admitted: bool
     refusal: str | None
     """The type of problem that the request would be refused with."""

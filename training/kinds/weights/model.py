@@ -49,7 +49,7 @@ from training.pay_once.certificate import (
 from training.pay_once.model import rounded
 
 _PART = "weights"
-"""What canaries go through."""
+"""The step that canaries go through."""
 
 
 class WeightsCertificate(ReleaseCertificate):
