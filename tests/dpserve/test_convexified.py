@@ -8,11 +8,9 @@ import pandas as pd
 import pytest
 
 from dpserve import PrivateClassifier
-from dpserve.commands.planning import PlanOptions
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import run_training
 from training.errors import WrongOption
-from training.fitting.sensitivity import Convexity
 from training.kinds.loading import load_model
 
 CONVEXIFIED = ("--objective", "convexified", "--alpha", "0.05", "--least-records")
@@ -110,14 +108,6 @@ def test_an_alpha_without_a_bound_is_refused(tmp_path, monkeypatch, alpha):
             )
         )
     assert refused.value.field == "alpha"
-
-
-@pytest.mark.parametrize("left_out", ["lam", "alpha", "least_records"])
-def test_a_plan_needs_lambda_alpha_and_the_least_number_together(left_out):
-    numbers = {"lam": 1.0, "alpha": 0.05, "least_records": 150, "classes": 2}
-    assert PlanOptions(**numbers).convexity() == Convexity(0.05, 150)
-    with pytest.raises(WrongOption):
-        PlanOptions(**{name: value for name, value in numbers.items() if name != left_out}).convexity()
 
 
 def test_the_estimator_takes_it(tmp_path, monkeypatch):
