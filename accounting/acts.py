@@ -20,8 +20,8 @@ from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from accounting.budgets import MEASURES, Accepts, Budget, Scope, accepted_at, currency_of
-from accounting.ledger import (
+from dpserve.accounting.budgets import MEASURES, Accepts, Budget, Scope, accepted_at, currency_of
+from dpserve.accounting.ledger import (
     RAISED_AFTER_ANSWERS,
     SCOPES,
     Account,
@@ -36,7 +36,7 @@ from accounting.ledger import (
     key_digest,
     new_api_key,
 )
-from accounting.report import AccountState
+from dpserve.accounting.report import AccountState
 
 _DAY = 86400
 _LONGEST_NAME = 256

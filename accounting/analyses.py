@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 
-from accounting import conversions, domains
-from accounting.compositions import numerical_curve, renyi_curve, total_mu
-from accounting.crossings import crossing
-from accounting.losses import (
+from dpserve.accounting import conversions, domains
+from dpserve.accounting.compositions import numerical_curve, renyi_curve, total_mu
+from dpserve.accounting.crossings import crossing
+from dpserve.accounting.losses import (
     BoundedRangeLoss,
     Composition,
     Cost,

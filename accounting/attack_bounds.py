@@ -1,8 +1,8 @@
 """Bounds on what releases let anyone infer about one record: on beliefs and on attacks.
 
 They hold for a composition with ideal noise whose prices were settled before the first release, and for an account at
-its limit, with the noise as sampled, whose clients choose on the way and stop when they like (`accounting.budgets`).
-Every bound is rounded up.
+its limit, with the noise as sampled, whose clients choose on the way and stop when they like
+(`dpserve.accounting.budgets`). Every bound is rounded up.
 """
 
 import math
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from accounting import compositions, conversions, domains, identifiability, tradeoff
-from accounting.budgets import Budget
-from accounting.losses import Composition, Cost, GaussianLoss, composition_of, without_coins
+from dpserve.accounting import compositions, conversions, domains, identifiability, tradeoff
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.losses import Composition, Cost, GaussianLoss, composition_of, without_coins
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1, 0.5)
 """Where the power of attacks is shown."""
@@ -26,7 +26,7 @@ _LARGEST_CURVE_EPSILON = 500.0
 
 
 class Identifiability(BaseModel, frozen=True):
-    """Bounds on beliefs about one record and on attacks, rounded up; see `accounting.identifiability`."""
+    """Bounds on beliefs about one record and on attacks, rounded up; see `dpserve.accounting.identifiability`."""
 
     posterior_belief_bound: Annotated[
         float, Field(description="even odds become a firmer belief than this with probability at most delta")

@@ -36,8 +36,8 @@ An account that accepts only Gaussian charges is converted by the exact Gaussian
 the zCDP conversion. An account that accepts pure charges counts epsilon itself, and its delta is the sampler's alone
 (`sampling_error.PURE_DELTA`). An account that accepts unproven charges adds up claims: its figures are none of them
 bounds, and every report of it says so. The choice is made when the account is opened, never by looking at what was
-charged. Every conversion of rho uses delta less the share reserved for the sampler (`accounting.sampling_error`), so
-the (epsilon, delta) stated hold for the noise as drawn.
+charged. Every conversion of rho uses delta less the share reserved for the sampler
+(`dpserve.accounting.sampling_error`), so the (epsilon, delta) stated hold for the noise as drawn.
 """
 
 import math
@@ -48,9 +48,9 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from accounting import conversions, domains, identifiability, picorho, sampling_error, tradeoff
-from accounting.currency import EPSILON, RHO, Currency
-from accounting.losses import Cost
+from dpserve.accounting import conversions, domains, identifiability, picorho, sampling_error, tradeoff
+from dpserve.accounting.currency import EPSILON, RHO, Currency
+from dpserve.accounting.losses import Cost
 
 Accepts = Literal["gaussian", "any", "pure", "unproven", "unproven-pure"]
 """Which charges an account accepts, and so what it counts: epsilon where the name ends in `pure`, otherwise rho."""
@@ -282,7 +282,7 @@ class Budget:
     def posterior_belief_at(self, spent: int) -> float:
         """Return what a belief of 1/2 in one record's presence can rise to, except with probability delta.
 
-        The power bound of `accounting.sampling_error` in the argument of `identifiability.gaussian_log_odds`:
+        The power bound of `dpserve.accounting.sampling_error` in the argument of `identifiability.gaussian_log_odds`:
         P(A) - r <= 1 - f(e^-t P(A)) gives the ideal log-odds at delta less the reserve r, and ln(delta/(delta -
         r)) on top. Of pure epsilon: P(A) <= e^epsilon Q(A) + r < e^(epsilon - t) P(A) + r, so that P(A) > delta is
         impossible once t reaches epsilon + ln(delta/(delta - r)).
@@ -299,11 +299,11 @@ class Budget:
         by someone who saw the answers. `posterior_belief_at` holds for limits of rho settled beforehand alone.
 
         The noise as drawn. Let P~ and Q~ be the laws then, and w P, w Q and the reserve r as in
-        `accounting.sampling_error`: w Q <= Q~ and P~(E) <= w P(E) + r for every E; the mixture's mean is at most 1
-        under w P, too. Let A be the event that log-odds exceed the t below, for an observer who sees the limit. Limits
-        under which w P has less than 1 - s of P~'s share of A have at most r/s of P~ together. Under the others w P
-        over w Q on A is more than (1 - s) e^t, so that with t = `raised_log_odds` at delta' less ln(1 - s) they have
-        at most delta' + r. With s = 2^-5 and r <= 2^-10 delta, delta' = (1 - 2^-4) delta is small enough.
+        `dpserve.accounting.sampling_error`: w Q <= Q~ and P~(E) <= w P(E) + r for every E; the mixture's mean is at
+        most 1 under w P, too. Let A be the event that log-odds exceed the t below, for an observer who sees the limit.
+        Limits under which w P has less than 1 - s of P~'s share of A have at most r/s of P~ together. Under the others
+        w P over w Q on A is more than (1 - s) e^t, so that with t = `raised_log_odds` at delta' less ln(1 - s) they
+        have at most delta' + r. With s = 2^-5 and r <= 2^-10 delta, delta' = (1 - 2^-4) delta is small enough.
 
         Pure epsilon: w P <= e^B w Q pointwise, B being the limit that came to be. On the event A that log-odds exceed
         B + c, Q~ < e^(-B-c) P~, so that P~(A) <= w P(A) + r <= e^-c P~(A) + r, as in `posterior_belief_at`.

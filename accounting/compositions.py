@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import conversions, domains
-from accounting.losses import (
+from dpserve.accounting import conversions, domains
+from dpserve.accounting.losses import (
     BoundedRangeLoss,
     Composition,
     GaussianLoss,

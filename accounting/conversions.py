@@ -15,8 +15,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from accounting import domains
-from accounting.crossings import crossing
+from dpserve.accounting import domains
+from dpserve.accounting.crossings import crossing
 
 _HALF_ULP = 2.0**-53
 _ERFCX_ERROR = 2.0**-46

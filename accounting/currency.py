@@ -1,7 +1,7 @@
 """The two currencies of accounts: zCDP rho, and pure epsilon. Both are counted in whole numbers of 1e-12.
 
-An account counts in one of them for good, by what it accepts (`accounting.budgets`). The same release has a price in
-rho always, and one in pure epsilon where it has such an epsilon at all.
+An account counts in one of them for good, by what it accepts (`dpserve.accounting.budgets`). The same release has a
+price in rho always, and one in pure epsilon where it has such an epsilon at all.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
-from accounting import picorho
-from accounting.losses import Cost
+from dpserve.accounting import picorho
+from dpserve.accounting.losses import Cost
 
 
 @dataclass(frozen=True)

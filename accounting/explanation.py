@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import analyses, domains, sampling_error
-from accounting.attack_bounds import (
+from dpserve.accounting import analyses, domains, sampling_error
+from dpserve.accounting.attack_bounds import (
     AttackPower,
     AttackReading,
     Identifiability,
@@ -23,8 +23,8 @@ from accounting.attack_bounds import (
     identifiability_of,
     reading_of_attack,
 )
-from accounting.budgets import Accepts, Scope
-from accounting.losses import (
+from dpserve.accounting.budgets import Accepts, Scope
+from dpserve.accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
     Cost,
@@ -35,7 +35,7 @@ from accounting.losses import (
     SubsampledGaussianLoss,
     without_coins,
 )
-from accounting.report import AccountReport, AccountState, RaisedReport, account_report
+from dpserve.accounting.report import AccountReport, AccountState, RaisedReport, account_report
 
 
 class _Frozen(BaseModel):
@@ -222,9 +222,9 @@ def explain_account(
     blocks: those of the records that the model was trained on, which pay for its answers, too.
 
     What is said about a record is said of the limit, and where that was raised of what is proved all the same: of the
-    releases so far, chosen and stopped at by a client that saw them, no analysis holds (`accounting.budgets`). The five
-    analyses of them are shown as what they are, readings of this composition; the tightest is named among those whose
-    argument knows nothing of the prices but their total.
+    releases so far, chosen and stopped at by a client that saw them, no analysis holds (`dpserve.accounting.budgets`).
+    The five analyses of them are shown as what they are, readings of this composition; the tightest is named among
+    those whose argument knows nothing of the prices but their total.
 
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
     account gives the same object, whatever order its releases come in.

@@ -20,9 +20,9 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from accounting import domains, sampling_error
-from accounting.arrays import Floats
-from accounting.crossings import crossing
+from dpserve.accounting import domains, sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.crossings import crossing
 
 DELTA = 2.0**-40
 """The delta of the loss that covers a run: for the tails, for truncation and for the noise sampler."""
@@ -127,7 +127,7 @@ def check_sampler(noise_multiplier: float, steps: int, draws: int, distance: flo
 
     draws: of one step; distance: of each from its ideal law, in total variation.
 
-    The argument of `accounting.sampling_error`, with a step for a release: t = draws distance, a step (1/(2
+    The argument of `dpserve.accounting.sampling_error`, with a step for a release: t = draws distance, a step (1/(2
     noise_multiplier^2))-zCDP whatever its sampling, r = steps (t + g). With sampled noise every delta(epsilon) is then
     at most r higher. Where r <= 2^-46 that is covered, too: (DELTA/2)(1 - G(epsilon)) is what DELTA in the place of
     DELTA/2 adds to the bound, and G(epsilon) <= G(0) <= 2 Phi(2) - 1 < 1 - 2^-5 for mu <= LARGEST_MU.

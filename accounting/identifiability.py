@@ -8,7 +8,7 @@ import math
 
 import scipy
 
-from accounting import conversions, domains
+from dpserve.accounting import conversions, domains
 
 _ROUND_UP = 1 + 2.0**-45
 
@@ -71,8 +71,8 @@ def raised_log_odds(rho: float, settled: float, delta: float) -> float:
 
     Proof. P and Q are the laws of all that is seen with the record and without it, L the logarithm of dP/dQ of it at
     any time that is chosen on the way, S what was spent by then, B >= S the limit by then. For a > 0, E_Q[e^((1 + a) L
-    - a (1 + a) S)] <= 1 (`accounting.budgets`), prices and times chosen as they may be: so E_P[e^(a (L - S) - a^2 S)]
-    <= 1, and likewise with B in place of S. Mix over a with the density 2 sqrt(r/pi) e^(-r a^2) on a > 0, r =
+    - a (1 + a) S)] <= 1 (`dpserve.accounting.budgets`), prices and times chosen as they may be: so E_P[e^(a (L - S) -
+    a^2 S)] <= 1, and likewise with B in place of S. Mix over a with the density 2 sqrt(r/pi) e^(-r a^2) on a > 0, r =
     settled, a number that was known before the first answer. With x = L - B >= 0 the mixture is at least sqrt(r/(r +
     B)) e^(x^2/(4 (r + B))), because the part of a normal law above 0 is at least half where its mean is above 0. Its
     mean is at most 1, so by Markov's inequality x^2 > 4 (r + B) ln(sqrt(1 + B/r)/delta) has a probability of at most

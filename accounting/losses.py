@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from accounting import domains, picorho
+from dpserve.accounting import domains, picorho
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class PureLoss(EpsilonLoss):
 
     Randomised response at epsilon dominates it (Kairouz, Oh and Viswanath 2015, Theorem 2.5).
 
-    `mechanisms.selection.flip` says why permute-and-flip's rho has no smaller multiple of epsilon^2.
+    `dpserve.mechanisms.selection.flip` says why permute-and-flip's rho has no smaller multiple of epsilon^2.
     """
 
     kind: ClassVar[str] = "pure"
@@ -132,7 +132,7 @@ class SubsampledGaussianLoss(PrivacyLoss):
 
     rho = 1/(2 sigma^2): Renyi divergences are jointly quasi-convex, so that a mixture of N(0, 1) and
     N(1/sigma, 1) is no further from N(0, 1), either way round, than N(1/sigma, 1) is. zCDP cannot see the
-    sampling; Renyi divergences of bounded order can (`accounting.analyses`).
+    sampling; Renyi divergences of bounded order can (`dpserve.accounting.analyses`).
     """
 
     kind: ClassVar[str] = "sgm"
@@ -152,10 +152,11 @@ class SubsampledGaussianLoss(PrivacyLoss):
 
 
 LARGEST_PURE_EPSILON = 10
-"""The largest proven price of a release in pure epsilon: up to it `accounting.sampling_error` holds."""
+"""The largest proven price of a release in pure epsilon: up to it `dpserve.accounting.sampling_error` holds."""
 
 LARGEST_COIN = 2.0**-40
-"""No loss may have a larger delta of its own, so that accounts need only count them (`accounting.sampling_error`)."""
+"""No loss may have a larger delta of its own, so that accounts need only count them
+(`dpserve.accounting.sampling_error`)."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,8 @@ class ApproximateGaussianLoss(PrivacyLoss):
     Wang 2022, Theorem 10): the squares of the mus add up, and so do the deltas.
 
     rho = mu^2/2, that of the Gaussian part: the price. The coin has no finite rho; it is paid from delta, by
-    `accounting.analyses` for what was released and by `accounting.sampling_error` for what a budget can ever buy.
-    """
+    `dpserve.accounting.analyses` for what was released and by `dpserve.accounting.sampling_error` for what a budget can
+    ever buy."""
 
     kind: ClassVar[str] = "approximate-gaussian"
     mu: float

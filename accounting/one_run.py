@@ -18,9 +18,9 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from accounting import domains
-from accounting.arrays import Floats, Mask
-from accounting.crossings import crossing
+from dpserve.accounting import domains
+from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.crossings import crossing
 
 LEAST_MU, LARGEST_MU = 1e-9, 50.0
 _GRID = 2**-30

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from accounting import identifiability, picorho
-from accounting.budgets import Accepts, Budget, Scope, is_unproven
-from accounting.currency import EPSILON, RHO
-from accounting.losses import Cost
+from dpserve.accounting import identifiability, picorho
+from dpserve.accounting.budgets import Accepts, Budget, Scope, is_unproven
+from dpserve.accounting.currency import EPSILON, RHO
+from dpserve.accounting.losses import Cost
 
 
 class Amount(BaseModel, frozen=True):

@@ -2,7 +2,7 @@
 
 The laws of `mechanisms` are proved private for ideal noise; a drawn value follows a law within total variation
 `DISTANCE_PER_DRAW` of the ideal one, given all that was drawn before. This module turns that into one number
-for everything a budget can ever buy, and a budget (`accounting.budgets`) is granted only where the number fits
+for everything a budget can ever buy, and a budget (`dpserve.accounting.budgets`) is granted only where the number fits
 into the share `RESERVED_SHARE` of its delta.
 
 The argument. Fix two neighbouring data sets and an adaptive client. Let P, Q be the laws of the whole
@@ -56,7 +56,7 @@ what is said of beliefs and of attacks keeps the same reserve.
 import math
 from fractions import Fraction
 
-from accounting.losses import LARGEST_COIN, LARGEST_PURE_EPSILON
+from dpserve.accounting.losses import LARGEST_COIN, LARGEST_PURE_EPSILON
 
 DISTANCE_PER_DRAW = 2.0**-100
 """Largest total variation distance between one draw from a noise table and its ideal law."""

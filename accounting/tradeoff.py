@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import conversions, domains
+from dpserve.accounting import conversions, domains
 
 _SLACK = 2.0**-44
 
@@ -40,7 +40,7 @@ def epsilon_delta(epsilon: float, delta: float, alpha: ArrayLike) -> NDArray[np.
 def zcdp(rho: float, alpha: ArrayLike) -> NDArray[np.float64]:
     """Return a lower bound of f for rho-zCDP: the power at level alpha is at most e^-(sqrt(ln 1/alpha) - sqrt rho)^2.
 
-    By Hoelder, as in `accounting.sampling_error`, for alpha < e^-rho. zCDP holds both ways round, so the mirror
+    By Hoelder, as in `dpserve.accounting.sampling_error`, for alpha < e^-rho. zCDP holds both ways round, so the mirror
     image (alpha and beta exchanged) bounds f too: beta >= b for every b whose own bound allows alpha.
     """
     domains.require_up_to("rho", rho, conversions.LARGEST_RHO)
@@ -61,7 +61,7 @@ def curve_bound(
 
     The supremum over epsilon of `epsilon_delta` is f (Dong, Roth and Su 2022, Proposition 2.12), for a delta
     that holds both ways round; a maximum over some epsilons is below it. For a PLD pass
-    `privacy_loss_distribution(...).get_delta_for_epsilon` of `accounting.analyses`.
+    `privacy_loss_distribution(...).get_delta_for_epsilon` of `dpserve.accounting.analyses`.
     """
     points = np.atleast_1d(np.asarray(epsilons, dtype=np.float64))
     levels = _levels(alpha)

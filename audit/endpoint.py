@@ -1,7 +1,7 @@
 """The attacker's view: an endpoint that answers rows for a key, until the key's budget is spent.
 
 A running service is reached through the public client (`dpserve.endpoint`, for imports point one way); a bundle is
-attacked in this process (`audit.in_process`). Both charge, replay and refuse alike.
+attacked in this process (`dpserve.audit.in_process`). Both charge, replay and refuse alike.
 """
 
 import hashlib
@@ -10,15 +10,15 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.budgets import Scope
-from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss, PureLoss
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import Mechanism
-from mechanisms.published import Published
-from mechanisms.selected_neuron import SelectedNeuron
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import Scope
+from dpserve.accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss, PureLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
 
 
 def row_name(row: Floats) -> str:

@@ -18,10 +18,10 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike
 
-from accounting import conversions, domains
-from accounting.arrays import Floats
-from accounting.crossings import crossing
-from audit.families import Family
+from dpserve.accounting import conversions, domains
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.crossings import crossing
+from dpserve.audit.families import Family
 
 Guarantee = Literal["exact", "asymptotic", "credible", "none"]
 
@@ -30,7 +30,7 @@ SELECTION_SHARE = 0.25
 MOST_CANDIDATES = 100
 """Thresholds to choose from: so many of the scores at most, evenly spread."""
 _DOWN = 1 - 2.0**-30
-"""More than the searches of `accounting.conversions` are rounded up by."""
+"""More than the searches of `dpserve.accounting.conversions` are rounded up by."""
 _ERROR = 2.0**-40
 _LEAST_MU, _LARGEST_MU = 1e-9, 70.0
 _LEAST_CONFIDENCE_OF_POOLED = 0.75

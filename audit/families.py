@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from accounting import analyses, compositions, conversions
-from accounting import tradeoff as tradeoffs
-from accounting.arrays import Floats
-from accounting.losses import Composition
+from dpserve.accounting import analyses, compositions, conversions
+from dpserve.accounting import tradeoff as tradeoffs
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Composition
 
 TradeOff = Callable[[float, Floats], Floats]
 
@@ -45,7 +45,7 @@ def epsilon_delta(delta: float) -> Family:
 
 
 PURE = epsilon_delta(0.0)
-"""Pure epsilon: what `accounting.losses.PureLoss` states."""
+"""Pure epsilon: what `dpserve.accounting.losses.PureLoss` states."""
 
 
 def _laplace(epsilon: float, alpha: Floats) -> Floats:
@@ -62,7 +62,7 @@ def _laplace(epsilon: float, alpha: Floats) -> Floats:
 
 
 LAPLACE = Family("epsilon", _laplace, 700.0)
-"""One Laplace variable that moves by epsilon of its scales: what `accounting.losses.LaplaceLoss` states."""
+"""One Laplace variable that moves by epsilon of its scales: what `dpserve.accounting.losses.LaplaceLoss` states."""
 
 
 def _bounded_range(epsilon: float, alpha: Floats) -> Floats:
@@ -73,7 +73,7 @@ def _bounded_range(epsilon: float, alpha: Floats) -> Floats:
 
 
 BOUNDED_RANGE = Family("epsilon", _bounded_range, 700.0)
-"""A loss in an interval of length epsilon that holds 0: what `accounting.losses.BoundedRangeLoss` states."""
+"""A loss in an interval of length epsilon that holds 0: what `dpserve.accounting.losses.BoundedRangeLoss` states."""
 
 
 def composition_family(

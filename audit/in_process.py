@@ -16,17 +16,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.budgets import Budget, accepts_for
-from accounting.losses import Cost
-from accounting.report import AccountState, account_report, row_price
-from audit.endpoint import EndpointError, Exhausted, digest_of
-from mechanisms.mechanism import Mechanism, noise_context
-from mechanisms.randomness import KeyedRandomness, NoiseKey
-from training.exact.quantised import question_bytes
-from training.exact.questions import MeteredModel
-from training.kinds.registry import kind_of
-from training.pay_once.model import ReleasedModel
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.report import AccountState, account_report, row_price
+from dpserve.audit.endpoint import EndpointError, Exhausted, digest_of
+from dpserve.mechanisms.mechanism import Mechanism, noise_context
+from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey
+from dpserve.training.exact.quantised import question_bytes
+from dpserve.training.exact.questions import MeteredModel
+from dpserve.training.kinds.registry import kind_of
+from dpserve.training.pay_once.model import ReleasedModel
 
 DELTA = 1e-6
 LARGEST_RHO = 1000.0
@@ -194,8 +194,8 @@ class ReleaseEndpoint:
 def price_of_release(released: ReleasedModel, delta: float) -> Budget:
     """Return the account that pays for a release, and for nothing else.
 
-    A larger one leaves less of its delta for what a release's cost keeps back of it (`accounting.sampling_error`).
-    """
+    A larger one leaves less of its delta for what a release's cost keeps back of it
+    (`dpserve.accounting.sampling_error`)."""
     return Budget(_price_of_release(released), accepts_for(Cost.parse(released.certificate.cost)), delta)
 
 

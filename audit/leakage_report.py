@@ -1,10 +1,10 @@
-"""The report of an attack on answers without a claim (`audit.membership.leakage`)."""
+"""The report of an attack on answers without a claim (`dpserve.audit.membership.leakage`)."""
 
 from typing import TYPE_CHECKING, Any
 
-from audit.membership.leakage import Leakage, MeasuredAttack
-from audit.membership.verdict import LOW_RATES
-from audit.reports import Picture, Report, ReportTable, interval, number
+from dpserve.audit.membership.leakage import Leakage, MeasuredAttack
+from dpserve.audit.membership.verdict import LOW_RATES
+from dpserve.audit.reports import Picture, Report, ReportTable, interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -61,17 +61,17 @@ import scipy.special
 import scipy.stats
 from pydantic import TypeAdapter, ValidationError
 
-from accounting.arrays import Floats, Integers
-from accounting.losses import GaussianLoss
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import Mechanism
-from mechanisms.noise import DISTANCE
-from mechanisms.selected_neuron import SelectedNeuron, calibration
-from mechanisms.selection import probabilities
-from training.exact.quantised import norms
-from training.features.maps import AnyFeatureMap
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.losses import GaussianLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.noise import DISTANCE
+from dpserve.mechanisms.selected_neuron import SelectedNeuron, calibration
+from dpserve.mechanisms.selection import probabilities
+from dpserve.training.exact.quantised import norms
+from dpserve.training.features.maps import AnyFeatureMap
 
 Law = Literal["gaussian", "laplace"]
 
@@ -83,7 +83,7 @@ _ENOUGH_NUMBERS = {"gaussian": 1000, "laplace": 2500}
 _FEWEST_ROWS_WANTED = 64
 
 _LEAST_LOGARITHM = -694.0
-"""`mechanisms.elementary.exp` ends at -700; what is above this is a logarithm of a noisy logit."""
+"""`dpserve.mechanisms.elementary.exp` ends at -700; what is above this is a logarithm of a noisy logit."""
 _LOGARITHM_ERROR = 2.0**-42
 _UP = 1 + 2.0**-40
 _RATES = np.geomspace(2.0**-8, 2.0**80, 177)

@@ -20,9 +20,9 @@ import accounting
 import audit
 import mechanisms
 import training
-from accounting.arrays import Floats
-from accounting.whole_files import write_whole
-from audit.noise import NoiseFinding
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.whole_files import write_whole
+from dpserve.audit.noise import NoiseFinding
 
 Piece = Mapping[str, Any]
 """The inputs of a result, in JSON's types."""

@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.picorho import to_rho
-from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
-from audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
-from audit.membership.verdict import LOW_RATES, AttackResult, Verdict
-from audit.release import ReleaseFinding
-from audit.reports import Picture, Report, ReportTable, interval, number
-from audit.sampler import ChiSquare, SamplerFinding
-from mechanisms.noise import DISTANCE
-from training.pay_once.canary_verdict import DOUBT
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.picorho import to_rho
+from dpserve.audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
+from dpserve.audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
+from dpserve.audit.membership.verdict import LOW_RATES, AttackResult, Verdict
+from dpserve.audit.release import ReleaseFinding
+from dpserve.audit.reports import Picture, Report, ReportTable, interval, number
+from dpserve.audit.sampler import ChiSquare, SamplerFinding
+from dpserve.mechanisms.noise import DISTANCE
+from dpserve.training.pay_once.canary_verdict import DOUBT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from audit.membership.attack import Outcome
+    from dpserve.audit.membership.attack import Outcome
 
 
 _LOWEST_DRAWN = 1e-4

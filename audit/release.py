@@ -1,17 +1,17 @@
 """An audit of a pay-once model by the canaries of the run that made it, and of several by each other's noise.
 
-The judgement is `training.pay_once.canary_verdict.judged`, which training makes, too, before it writes a bundle. Here
-are a bound for comparison, and a test that needs two bundles: whether their noise was drawn twice.
+The judgement is `dpserve.training.pay_once.canary_verdict.judged`, which training makes, too, before it writes a
+bundle. Here are a bound for comparison, and a test that needs two bundles: whether their noise was drawn twice.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from audit.membership.verdict import epsilon_of_guesses
-from training.errors import TrainingError
-from training.pay_once.canaries import CONFIDENCE, DELTA, CanaryRun
-from training.pay_once.canary_verdict import CanaryVerdict, distance_of, judged, shared_noise
+from dpserve.audit.membership.verdict import epsilon_of_guesses
+from dpserve.training.errors import TrainingError
+from dpserve.training.pay_once.canaries import CONFIDENCE, DELTA, CanaryRun
+from dpserve.training.pay_once.canary_verdict import CanaryVerdict, distance_of, judged, shared_noise
 
 
 @dataclass(frozen=True)

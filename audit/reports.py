@@ -1,7 +1,7 @@
 """The form of what an attack or an audit found: one description, shown as text, as JSON, as PNG and as an HTML file.
 
-A report is a value. What it says is decided before it is built (`audit.presentation`); this module only shows it.
-"""
+A report is a value. What it says is decided before it is built (`dpserve.audit.presentation`); this module only shows
+it."""
 
 import base64
 import html
@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from accounting.whole_files import write_shown
-from training.errors import extra
+from dpserve.accounting.whole_files import write_shown
+from dpserve.training.errors import extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,10 +2,10 @@
 
 Five questions, each with an answer that would be different for a broken sampler:
 
-- Is the table's law within `mechanisms.noise.DISTANCE` of the ideal law? Exactly, threshold by threshold.
+- Is the table's law within `dpserve.mechanisms.noise.DISTANCE` of the ideal law? Exactly, threshold by threshold.
 - Do draws follow the law, from the operating system's randomness and, of questions that differ in one step, from a
   noise key? Chi-square, at a stated false-alarm rate.
-- Does every function that draws draw as much as its price promises (`audit.scales`)?
+- Does every function that draws draw as much as its price promises (`dpserve.audit.scales`)?
 - Do processes that fork from one another ever draw the same words, or two questions? And does one question ever draw
   other words, wherever it is asked?
 - Does the time of a release depend on the logits? A correlation, and a comparison of two classes of logits.
@@ -24,15 +24,15 @@ import scipy.special
 import scipy.stats
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Integers, Words
-from audit.progress import OnStage
-from audit.scales import ScaleTest, scale_tests
-from mechanisms.mechanism import Mechanism, priced
-from mechanisms.noise import DISTANCE, InversionTable, rounded_gaussian, rounded_laplace
-from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness
-from mechanisms.selection import Law, probabilities, select_by, words_of
-from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
-from mechanisms.wide_gaussian import wide_gaussian
+from dpserve.accounting.arrays import Floats, Integers, Words
+from dpserve.audit.progress import OnStage
+from dpserve.audit.scales import ScaleTest, scale_tests
+from dpserve.mechanisms.mechanism import Mechanism, priced
+from dpserve.mechanisms.noise import DISTANCE, InversionTable, rounded_gaussian, rounded_laplace
+from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness
+from dpserve.mechanisms.selection import Law, probabilities, select_by, words_of
+from dpserve.mechanisms.wide_gaussian import SCALE as WIDE_SCALE
+from dpserve.mechanisms.wide_gaussian import wide_gaussian
 
 LawName = Literal["gaussian", "wide gaussian", "laplace"]
 
@@ -53,7 +53,7 @@ _RESIDUES = 16
 _CROP = 0.95
 _SELECTED_AT_ONCE = 100_000
 _WIDE_VARIANCE = 2**48 + 2**32 + 2**18 + (2**28 + 2**14) / 12
-"""T^2 and the variances of 2^14 U and 2^7 V, as `mechanisms.wide_gaussian` states them."""
+"""T^2 and the variances of 2^14 U and 2^7 V, as `dpserve.mechanisms.wide_gaussian` states them."""
 _AGAIN = 3.0
 """The |t| above which a mechanism is timed once more; chance alone exceeds it once in 370."""
 _DUDECT = 4.5
@@ -306,8 +306,8 @@ def _distribution(law_name: LawName, scale: int) -> Callable[[Integers], Floats]
     """Return P(rint(Y) <= k) = P(Y <= k + 1/2)."""
     if law_name == "laplace":
         return lambda k: np.asarray(scipy.stats.laplace.cdf(k + 0.5, scale=scale))
-    # The uniform parts of the wide law (`mechanisms.wide_gaussian`) add to the variance, and to nothing else that could
-    # be seen: their fourth cumulant is 2^-46 of its square.
+    # The uniform parts of the wide law (`dpserve.mechanisms.wide_gaussian`) add to the variance, and to nothing else
+    # that could be seen: their fourth cumulant is 2^-46 of its square.
     deviation = math.sqrt(_WIDE_VARIANCE) if law_name == "wide gaussian" else float(scale)
     return lambda k: np.asarray(scipy.special.ndtr((k + 0.5) / deviation))
 
@@ -362,7 +362,7 @@ class Questions:
     """Words for one question after another under one key, each `each` words: the noise of answers, as a stream."""
 
     def __init__(self, noise_key: NoiseKey, context: bytes, each: int) -> None:
-        """context: as `mechanisms.mechanism.noise_context` returns it."""
+        """context: as `dpserve.mechanisms.mechanism.noise_context` returns it."""
         self._key, self._context, self._each, self._asked = noise_key, context, each, 0
 
     def words(self, count: int) -> Words:

@@ -1,7 +1,7 @@
 """The amount of noise that each part of the product draws, beside what its price promises.
 
-`audit.sampler` tests the laws that all noise is made of. Here every function that draws from them is called as training
-and serving call it, with nothing private, and its noise is held against the deviation that the price and the
+`dpserve.audit.sampler` tests the laws that all noise is made of. Here every function that draws from them is called as
+training and serving call it, with nothing private, and its noise is held against the deviation that the price and the
 sensitivity promise, computed here from these two alone. A function that draws less, for whatever reason, is convicted:
 
 - noise added to vectors (`GaussianVector`: class sums, weights, quantiles, calibration, prediction sets, choices,
@@ -13,7 +13,7 @@ sensitivity promise, computed here from these two alone. A function that draws l
 Too little noise. The noise before it is rounded has the promised deviation s or more, and is within half a step g of
 what is shown, so that for n numbers x its length is at most ||x|| + sqrt(n) g/2. P(||N(0, s^2 I)||^2 <= q) is the
 chi-square law's; larger noise makes it smaller. A count of coins is compared with the binomial law on both sides.
-What a function is *asked* to draw is not seen here: canaries of a run show that (`audit.release`).
+What a function is *asked* to draw is not seen here: canaries of a run show that (`dpserve.audit.release`).
 """
 
 import math
@@ -23,16 +23,16 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.stats
 
-from accounting.arrays import Floats
-from audit.noise import judge_known_logits
-from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.mechanism import priced
-from mechanisms.published import Noise, Published
-from mechanisms.randomness import Randomness
-from training.holding_back import hold_back
-from training.inputs.records import Declaration, Records
-from training.kinds.dpsgd.step import StepRelease, grid_step, poisson_sample, with_noise
-from training.pay_once.canaries import MOST, Coins
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.noise import judge_known_logits
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.published import Noise, Published
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.holding_back import hold_back
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.dpsgd.step import StepRelease, grid_step, poisson_sample, with_noise
+from dpserve.training.pay_once.canaries import MOST, Coins
 
 _CLASSES, _ROWS = 10, 2000
 _VECTOR = 10_000

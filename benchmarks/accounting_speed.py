@@ -9,12 +9,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-from accounting import explanation, report
-from accounting.budgets import Budget, _belief, _epsilon
-from accounting.ledger import ChargeRequest
-from accounting.ledger.receipts import charge_terms
-from accounting.losses import Cost
-from mechanisms.mechanism import priced
+from dpserve.accounting import explanation, report
+from dpserve.accounting.budgets import Budget, _belief, _epsilon
+from dpserve.accounting.ledger import ChargeRequest
+from dpserve.accounting.ledger.receipts import charge_terms
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.mechanism import priced
 
 DELTA = 1e-6
 RELEASES = 10**6

@@ -9,9 +9,9 @@ import sys
 
 import numpy as np
 
-from accounting.conversions import gaussian_mu
-from audit import estimators
-from audit.families import LAPLACE
+from dpserve.accounting.conversions import gaussian_mu
+from dpserve.audit import estimators
+from dpserve.audit.families import LAPLACE
 from research.nasr2023 import methods
 
 DELTA = 1e-5

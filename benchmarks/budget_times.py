@@ -30,7 +30,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu, spearmanr
 
 from benchmarks.serving.contenders import ours, run_dpserve, train_bundle
-from training.kinds.head.bundle import load_bundle
+from dpserve.training.kinds.head.bundle import load_bundle
 
 _FEATURES, _CLASSES = 20, 10
 _BUDGET = ("--rho", "1000", "--delta", "1e-5")

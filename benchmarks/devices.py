@@ -1,7 +1,7 @@
 """Exact products by PyTorch on a device beside NumPy's: from which size on does a device pay, and does a bit differ?
 
-A head's logits (A phi + B phi, `training.exact.quantised`) for one row and for batches, from NumPy's arrays and to
-them, as a service computes them: rows travel to the device and back, weights lie there. Both take turns on the same
+A head's logits (A phi + B phi, `dpserve.training.exact.quantised`) for one row and for batches, from NumPy's arrays and
+to them, as a service computes them: rows travel to the device and back, weights lie there. Both take turns on the same
 rows, so that what else the machine does hits both; a figure is the least of the rounds.
 
 On a processor the figure is this process's processor time, in one thread; on CUDA it is time by the clock, as the
@@ -19,9 +19,9 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from training.devices import DEVICES, NUMPY, Arithmetic, TorchArithmetic
-from training.exact.quantised import products, quantised, summands
-from training.features.maps import STEP, STEP_BITS
+from dpserve.training.devices import DEVICES, NUMPY, Arithmetic, TorchArithmetic
+from dpserve.training.exact.quantised import products, quantised, summands
+from dpserve.training.features.maps import STEP, STEP_BITS
 
 SIZES = ((10, 600), (100, 600), (100, 4_000), (1_000, 600), (1_000, 4_000))
 """Classes and features."""

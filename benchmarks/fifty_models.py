@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits as scikit_learns_digits
 
-from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership.attack import Attack, AttackChoices
-from audit.membership.candidates import Candidates, Labelled
-from audit.pieces import code_digest
 from benchmarks import kept_runs
-from mechanisms.mechanism import priced
-from training.features.maps import Fourier
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.audit.in_process import BundleEndpoint, rehearsal_key
+from dpserve.audit.membership.attack import Attack, AttackChoices
+from dpserve.audit.membership.candidates import Candidates, Labelled
+from dpserve.audit.pieces import code_digest
+from dpserve.mechanisms.mechanism import priced
+from dpserve.training.features.maps import Fourier
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 RECORDS, LAMBDA, SHADOW_MODELS = 250, 0.3, 3
 PIXELS, CLASSES = 64, 10

@@ -19,19 +19,26 @@ from typing import Any
 import numpy as np
 from starlette.routing import Route
 
-from accounting.budgets import Budget
-from accounting.ledger import Ledger, key_digest, new_api_key
 from benchmarks.expressions import SEARCH, Automaton, expressions
-from mechanisms.gaussian import Gaussian
-from service.http.app import create_app
-from service.http.npy import npy_of
-from service.metered import MeteredPredictor
-from service.models import Models
-from training.features.maps import Identity
-from training.inputs.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn, coordinates_of
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.service.http.app import create_app
+from dpserve.service.http.npy import npy_of
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.models import Models
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.columns import (
+    BooleanColumn,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+    coordinates_of,
+)
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 SIZES = (1_000, 10_000, 100_000)
 _REPEATS = 3

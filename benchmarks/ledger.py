@@ -25,9 +25,9 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from accounting.budgets import Budget
-from accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, key_digest
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, key_digest
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 REQUESTS = 32
 COST = Cost((GaussianLoss(1e-4),))

@@ -31,13 +31,13 @@ from urllib.parse import urlsplit
 import hiredis
 from redis.asyncio import Redis
 
-from accounting.budgets import Budget
-from accounting.ledger import ChargeRequest, Ledger, key_digest
-from accounting.ledger.embedded import server_binary
-from accounting.ledger.receipts import Numbers, Receipt, entry_of_receipt, next_link
-from accounting.ledger.wire import LineageKeys
-from accounting.losses import Cost, GaussianLoss
 from benchmarks.serving.processes import free_port
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import ChargeRequest, Ledger, key_digest
+from dpserve.accounting.ledger.embedded import server_binary
+from dpserve.accounting.ledger.receipts import Numbers, Receipt, entry_of_receipt, next_link
+from dpserve.accounting.ledger.wire import LineageKeys
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 LINEAGE = "lineage"
 COST = Cost((GaussianLoss(1e-4),))

@@ -22,24 +22,24 @@ import numpy as np
 import torch
 from scipy.stats import norm
 
-from accounting.arrays import Floats
-from accounting.losses import LaplaceLoss
-from audit.estimators import Errors, upper_limit
-from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership.attack import Attack, AttackChoices, Outcome
-from audit.membership.candidates import Candidates, Labelled
-from audit.pieces import code_digest
 from benchmarks import kept_runs
-from mechanisms.elementary import softmax
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.randomness import Randomness
-from mechanisms.selected_neuron import SelectedNeuron
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import LaplaceLoss
+from dpserve.audit.estimators import Errors, upper_limit
+from dpserve.audit.in_process import BundleEndpoint, rehearsal_key
+from dpserve.audit.membership.attack import Attack, AttackChoices, Outcome
+from dpserve.audit.membership.candidates import Candidates, Labelled
+from dpserve.audit.pieces import code_digest
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 RECORDS, COLUMNS, CLASSES, LAMBDA, ONES = 160, 640, 4, 20.0, 8
 DECLARATION = Declaration(
@@ -119,7 +119,7 @@ def least_advantage(errors: Errors, confidence: float = SURE_OF_POOLED) -> float
 
     TPR - FPR = 1 - 2q, q being the mean probability of an error over all decisions, which are independent given the
     models: Clopper and Pearson's limit of a binomial probability holds for such a mean (Hoeffding 1956, as in
-    `audit.estimators.gdp_of_pooled_errors`). Two limits, one for each rate, know it about 1.4 times worse.
+    `dpserve.audit.estimators.gdp_of_pooled_errors`). Two limits, one for each rate, know it about 1.4 times worse.
     """
     if errors.positives != errors.negatives:
         raise ValueError("both errors make one count only where as many members as others are decided about")

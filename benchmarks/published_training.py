@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from dpserve.training.kinds.published.bounds import PublishedRecipe, Topology
+from dpserve.training.kinds.published.train import Assignment, batch_loss, record_losses, train_stack
 from research.lu2022 import printed
-from training.kinds.published.bounds import PublishedRecipe, Topology
-from training.kinds.published.train import Assignment, batch_loss, record_losses, train_stack
 
 RECORDS, N, FEATURES, CLASSES = 5010, 1200, 446, 30
 

@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks.serving import results
 from benchmarks.serving.contenders import train_pay_once
 from benchmarks.serving.network import CLASSES, FEATURES
-from training.export.files import exported
-from training.kinds.loading import load_model
-from training.pay_once.model import ReleasedModel
+from dpserve.training.export.files import exported
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.model import ReleasedModel
 
 _FILES = 16
 _COLUMN = "x"

@@ -19,11 +19,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting.ledger.embedded import server_binary
 from benchmarks.serving.contenders import train_bundle
 from benchmarks.serving.load import Body, Round, load
 from benchmarks.serving.network import FEATURES
 from benchmarks.serving.processes import Server, free_port, start_server
+from dpserve.accounting.ledger.embedded import server_binary
 
 ROOT = Path(__file__).parents[1]
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")

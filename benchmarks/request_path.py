@@ -23,23 +23,23 @@ from typing import Any
 import numpy as np
 import uvicorn
 
-from accounting.budgets import Budget
-from accounting.ledger import Ledger, key_digest, new_api_key
-from mechanisms.mechanism import priced
-from mechanisms.randomness import SystemRandomness
-from service.http.app import create_app
-from service.listener import Application, ServiceSettings, bind, server_config
-from service.metered import MeteredPredictor
-from service.models import Models
-from service.opening import hold_together
-from service.pay_once import PayOncePredictor
-from service.predictor import Predictor
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.weights.model import release_weights
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.service.http.app import create_app
+from dpserve.service.listener import Application, ServiceSettings, bind, server_config
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.models import Models
+from dpserve.service.opening import hold_together
+from dpserve.service.pay_once import PayOncePredictor
+from dpserve.service.predictor import Predictor
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.weights.model import release_weights
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = tuple(str(_ROOT / name) + "/" for name in ("accounting", "mechanisms", "training", "service", "dpserve"))

@@ -1,10 +1,10 @@
 """Twenty shadow models 446-128-30 on 1,200 records each, trained and evaluated: together, and one after another.
 
-Together is what `dpserve attack` does (`audit.membership.shadow_models`): one batched tensor program, whose models then
-answer about their members and as many others. One after another is the same work model by model, in three ways: as
-PyTorch's examples write it (`DataLoader`, one `Adam` per model), stripped to tensor slices, and with the batched
-program itself on one model at a time. All are measured in one run on one machine, in turn, so that a busy moment hits
-all of them; processor time stands beside the clock's for machines that are shared.
+Together is what `dpserve attack` does (`dpserve.audit.membership.shadow_models`): one batched tensor program, whose
+models then answer about their members and as many others. One after another is the same work model by model, in three
+ways: as PyTorch's examples write it (`DataLoader`, one `Adam` per model), stripped to tensor slices, and with the
+batched program itself on one model at a time. All are measured in one run on one machine, in turn, so that a busy
+moment hits all of them; processor time stands beside the clock's for machines that are shared.
 Run: python benchmarks/shadow_models.py [--models 20] [--epochs 5] [--threads 2] [--device cpu]
 """
 
@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from published_training import loop_with_loader, loop_with_slices
 
-from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
+from dpserve.audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
+from dpserve.training.kinds.published.bounds import PublishedRecipe, Topology
 from research.lu2022 import printed
-from training.kinds.published.bounds import PublishedRecipe, Topology
 
 RECORDS, N, FEATURES, CLASSES = 2400, 1200, 446, 30
 """Every record of the pool is a member or held out, so that each way evaluates 2,400 rows of every model."""

@@ -138,8 +138,8 @@ def rival(table: Path) -> None:
 
 
 def _read_table(table: Path):  # type: ignore[no-untyped-def]
-    from training.features.rules import feature_map
-    from training.inputs.table_records import read_numbers
+    from dpserve.training.features.rules import feature_map
+    from dpserve.training.inputs.table_records import read_numbers
 
     records = read_numbers(table, label="label", classes=["no", "yes"], bounds=["0:100"])
     return records, feature_map("identity", records.declaration)
@@ -147,8 +147,8 @@ def _read_table(table: Path):  # type: ignore[no-untyped-def]
 
 def head(table: Path) -> None:
     """Train a certified head, for 10 million records at most."""
-    from training.kinds.head.recipe import Recipe
-    from training.kinds.head.train import train_head
+    from dpserve.training.kinds.head.recipe import Recipe
+    from dpserve.training.kinds.head.train import train_head
 
     records, phi = _read_table(table)
     train_head(records, Recipe("m", phi, 100.0, 1e-2), "benchmark")
@@ -156,9 +156,9 @@ def head(table: Path) -> None:
 
 def class_sums(table: Path) -> None:
     """Release class sums."""
-    from mechanisms.gaussian_vector import whole_picorho
-    from mechanisms.randomness import SystemRandomness
-    from training.kinds.class_sums.model import train_class_sums
+    from dpserve.mechanisms.gaussian_vector import whole_picorho
+    from dpserve.mechanisms.randomness import SystemRandomness
+    from dpserve.training.kinds.class_sums.model import train_class_sums
 
     records, phi = _read_table(table)
     train_class_sums(records, "m", phi, whole_picorho("epsilon:1@1e-6"), "benchmark", SystemRandomness())
@@ -166,10 +166,10 @@ def class_sums(table: Path) -> None:
 
 def dpsgd(table: Path) -> None:
     """Run a few steps of DP-SGD: each takes the same memory."""
-    from mechanisms.gaussian_vector import mu_for, whole_picorho
-    from mechanisms.randomness import SystemRandomness
-    from training.kinds.dpsgd.choices import by_rule
-    from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+    from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
+    from dpserve.mechanisms.randomness import SystemRandomness
+    from dpserve.training.kinds.dpsgd.choices import by_rule
+    from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
     records, phi = _read_table(table)
     whole = whole_picorho("epsilon:1@1e-6")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpserve.classifier import PrivateClassifier
     from dpserve.client import Answers, AsyncClient, BudgetExhausted, Client, ServiceError
-    from training.errors import PrivacyWarning
+    from dpserve.training.errors import PrivacyWarning
 
 __all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "PrivacyWarning", "PrivateClassifier", "ServiceError"]
-_MODULES = {"PrivateClassifier": "dpserve.classifier", "PrivacyWarning": "training.errors"}
+_MODULES = {"PrivateClassifier": "dpserve.classifier", "PrivacyWarning": "dpserve.training.errors"}
 """Where the names are that `dpserve.client` does not have."""
 
 

@@ -41,12 +41,12 @@ from sklearn.utils import assert_all_finite, check_array, check_consistent_lengt
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from accounting import ledger as accounts
-from accounting.arrays import Floats
-from accounting.budgets import Budget, accepts_for
-from accounting.losses import Cost
-from accounting.messages import OptionName
-from accounting.picorho import to_rho
+from dpserve.accounting import ledger as accounts
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.messages import OptionName
+from dpserve.accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, counting, shares
 from dpserve.commands.options import (
@@ -58,31 +58,31 @@ from dpserve.commands.options import (
 )
 from dpserve.frames import check_rows, names_of, rows_for
 from dpserve.labels import classes_of, label_beside, own_values, schema_with_label
+from dpserve.mechanisms.gaussian_vector import picorho_for
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.service.errors import CannotServe, NotPaidFor
+from dpserve.service.opening import account_to_be, block_budgets_of, check_unit, is_open, open_and_charge
+from dpserve.service.pay_once import hold_request
+from dpserve.training.block_choice import BlockChoice
+from dpserve.training.bundles.certificate import ProvenCertificate
+from dpserve.training.bundles.sealing import EVALUATION_FILE, write_folder
+from dpserve.training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
+from dpserve.training.evaluation import Evaluation, Law, evaluate
+from dpserve.training.feature_choice import FeatureChoice
+from dpserve.training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
+from dpserve.training.inputs.blocks import BlockDeclaration
+from dpserve.training.inputs.columns import Missing
+from dpserve.training.inputs.declared import Bounds
+from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.inputs.reading import RowsForm
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.options import fields_of
+from dpserve.training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
+from dpserve.training.pay_once.coverage import thousandths
+from dpserve.training.sets_choice import SetsChoice
 from dpserve.wording import as_parameter, in_python
-from mechanisms.gaussian_vector import picorho_for
-from mechanisms.randomness import SystemRandomness
-from service.errors import CannotServe, NotPaidFor
-from service.opening import account_to_be, block_budgets_of, check_unit, is_open, open_and_charge
-from service.pay_once import hold_request
-from training.block_choice import BlockChoice
-from training.bundles.certificate import ProvenCertificate
-from training.bundles.sealing import EVALUATION_FILE, write_folder
-from training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
-from training.evaluation import Evaluation, Law, evaluate
-from training.feature_choice import FeatureChoice
-from training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
-from training.inputs.blocks import BlockDeclaration
-from training.inputs.columns import Missing
-from training.inputs.declared import Bounds
-from training.inputs.lineage import KnownRecords
-from training.inputs.reading import RowsForm
-from training.inputs.records import Records
-from training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema
-from training.kinds.loading import load_model
-from training.kinds.options import fields_of
-from training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
-from training.pay_once.coverage import thousandths
-from training.sets_choice import SetsChoice
 
 _Result = TypeVar("_Result")
 _WEIGHTS = dict.fromkeys(
@@ -730,7 +730,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return a table whose column of classes has the name y."""
         if isinstance(X, str | Path):
             # Only who reads a file should wait for Arrow.
-            from training.inputs.table_records import column_names
+            from dpserve.training.inputs.table_records import column_names
 
             schema = self._schema()
             encoding = self.encoding or (None if schema is None else schema.encoding)
@@ -1043,7 +1043,7 @@ def _labels(y: Any, *, leave_out: bool) -> Any:
     # Only who trains should wait for Arrow.
     import pyarrow as pa
 
-    from training.inputs.table_records import UNLABELLED_ADVICE
+    from dpserve.training.inputs.table_records import UNLABELLED_ADVICE
 
     # A Series says its type, which NumPy may not have: booleans and integers that may be missing, categories.
     is_series = hasattr(y, "name") and hasattr(y, "__arrow_c_stream__")

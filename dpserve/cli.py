@@ -159,15 +159,15 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _status(error: Exception) -> int:
-    from training.errors import ClaimRefuted
+    from dpserve.training.errors import ClaimRefuted
 
     return 3 if isinstance(error, ClaimRefuted) else 1
 
 
 def _is_foreseen(error: Exception) -> bool:
-    from accounting.ledger import LedgerError
-    from service.errors import CannotServe
-    from training.errors import TrainingError
+    from dpserve.accounting.ledger import LedgerError
+    from dpserve.service.errors import CannotServe
+    from dpserve.training.errors import TrainingError
 
     return isinstance(error, TrainingError | LedgerError | CannotServe | ValueError | OSError)
 
@@ -175,7 +175,7 @@ def _is_foreseen(error: Exception) -> bool:
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    from accounting.messages import message_of
+    from dpserve.accounting.messages import message_of
     from dpserve.wording import as_flag
 
     return message_of(error).worded(as_flag)

@@ -15,8 +15,8 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-from service.urls import without_secrets
-from training.fields import NAME
+from dpserve.service.urls import without_secrets
+from dpserve.training.fields import NAME
 
 PREFIX = "DPSERVE_"
 FILE_VARIABLE = "DPSERVE_CONFIG"

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
-from accounting.arrays import Floats
-from audit.endpoint import EndpointError, Exhausted, digest_of
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.endpoint import EndpointError, Exhausted, digest_of
 from dpserve.client import BudgetExhausted, Client, ServiceError
 
 _Answer = TypeVar("_Answer")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
-from accounting.budgets import Budget, accepts_for
-from accounting.currency import RHO
-from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, Ledger, LineageAccount
-from accounting.messages import Message, OptionName, message
-from accounting.picorho import to_rho
-from service.errors import CannotServe
-from service.opening import (
+from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.currency import RHO
+from dpserve.accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, Ledger, LineageAccount
+from dpserve.accounting.messages import Message, OptionName, message
+from dpserve.accounting.picorho import to_rho
+from dpserve.service.errors import CannotServe
+from dpserve.service.opening import (
     BlockBudgets,
     NewBlocks,
     account_to_be,
@@ -33,17 +33,17 @@ from service.opening import (
     settle_unit,
     too_dear,
 )
-from service.pay_once import hold_request
-from training.block_choice import BlockChoice
-from training.bundles.certificate import ModelCertificate
-from training.errors import TrainingError, WrongOption
-from training.evaluation import SHARES, Evaluation, Law, Part
-from training.inputs.blocks import noted_in_blocks
-from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
-from training.inputs.records import Records
-from training.kinds.registry import kind_of
-from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel
+from dpserve.service.pay_once import hold_request
+from dpserve.training.block_choice import BlockChoice
+from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.evaluation import SHARES, Evaluation, Law, Part
+from dpserve.training.inputs.blocks import noted_in_blocks
+from dpserve.training.inputs.lineage import KnownRecords, check_lineage_name, overlap
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.registry import kind_of
+from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.model import ReleasedModel
 
 _OUTCOME = "no evaluation was made"
 _WITHOUT_ROWS = "leave its rows out, or evaluate for less"

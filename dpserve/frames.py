@@ -28,8 +28,8 @@ def rows_for(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> N
     clip = bool(model.get("clips")) if clip is None else clip
     if described and (named := _rows_by_name(X) or _rows_by_place(X, described)) is not None:
         # Few models have columns, and only their callers should wait for what reads them.
-        from training.errors import DataError
-        from training.inputs.columns import columns_from, encode_rows
+        from dpserve.training.errors import DataError
+        from dpserve.training.inputs.columns import columns_from, encode_rows
 
         check_names(named[0], [each["name"] for each in described])
         try:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from training.inputs.columns import LevelsColumn, number_in
-from training.inputs.schema import Schema
+from dpserve.training.inputs.columns import LevelsColumn, number_in
+from dpserve.training.inputs.schema import Schema
 
 _NAMES = ("label", "label_", "label__")
 _BOOLEANS = ("false", "true")

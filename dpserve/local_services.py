@@ -13,21 +13,21 @@ from typing import cast
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger, key_digest, new_api_key
-from audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
 from dpserve.configuration import environment_without_settings
-from mechanisms.mechanism import Mechanism, priced
-from service.errors import CannotServe
-from training.features.maps import Identity, default_clip_norm
-from training.inputs.digits import load_digits
-from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import CertifiedHead, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import load_model
-from training.kinds.registry import kind_of
+from dpserve.mechanisms.mechanism import Mechanism, priced
+from dpserve.service.errors import CannotServe
+from dpserve.training.features.maps import Identity, default_clip_norm
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.bundle import CertifiedHead, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import kind_of
 
 _ACCOUNT_DELTA = 1e-6
 _POOL = 2000

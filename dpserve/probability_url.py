@@ -11,10 +11,10 @@ from typing import Any, Self
 import httpx
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from audit.endpoint import EndpointError
-from training.errors import WrongOption
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.audit.endpoint import EndpointError
+from dpserve.training.errors import WrongOption
 
 _ROUNDING = 0.01
 """The most by which the probabilities of a row may miss 1: servers round."""

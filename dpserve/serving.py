@@ -27,23 +27,22 @@ from anyio.from_thread import start_blocking_portal
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from accounting.budgets import Budget, accepts_for
-from accounting.currency import EPSILON, RHO, Currency
-from accounting.ledger import BlockAccount, Ledger, LedgerError, LineageAccount, UnknownLineage, key_digest
-from accounting.losses import Cost
-from accounting.picorho import to_rho
+from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.currency import EPSILON, RHO, Currency
+from dpserve.accounting.ledger import BlockAccount, Ledger, LedgerError, LineageAccount, UnknownLineage, key_digest
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
+from dpserve.mechanisms.mechanism import Mechanism, default_price, priced
 from dpserve.orphans import end_with_parent
-from dpserve.settings import DEFAULT_MECHANISM, ServeSettings
-from mechanisms.mechanism import Mechanism, default_price, priced
-from service.admin.app import AdminPort, admin_port
-from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
-from service.admin.verdicts import FOLDER
-from service.errors import CannotServe
-from service.http.app import HttpOptions, create_app
-from service.http.authentication import Authentication
-from service.http.requests import Bodies
-from service.listener import (
+from dpserve.service.admin.app import AdminPort, admin_port
+from dpserve.service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
+from dpserve.service.admin.verdicts import FOLDER
+from dpserve.service.errors import CannotServe
+from dpserve.service.http.app import HttpOptions, create_app
+from dpserve.service.http.authentication import Authentication
+from dpserve.service.http.requests import Bodies
+from dpserve.service.listener import (
     Application,
     ServiceSettings,
     bind,
@@ -52,9 +51,9 @@ from service.listener import (
     url_of,
     when_answering,
 )
-from service.metered import MeteredPredictor
-from service.models import Models
-from service.opening import (
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.models import Models
+from dpserve.service.opening import (
     NewBlocks,
     block_budgets_of,
     check_affordable,
@@ -74,21 +73,22 @@ from service.opening import (
     unit_of,
     unopened_account,
 )
-from service.pay_once import PayOncePredictor
-from service.predictor import Predictor
-from service.telemetry import logs
-from service.telemetry.logs import RequestLog
-from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
-from service.telemetry.tracing import RequestSpans, configured_tracing
-from service.telemetry.usage import Usage
-from training.errors import TrainingError, extra
-from training.exact.questions import MeteredModel
-from training.kinds.loading import load_model
-from training.kinds.registry import kind_of, pay_once
-from training.pay_once.model import ReleasedModel
+from dpserve.service.pay_once import PayOncePredictor
+from dpserve.service.predictor import Predictor
+from dpserve.service.telemetry import logs
+from dpserve.service.telemetry.logs import RequestLog
+from dpserve.service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
+from dpserve.service.telemetry.tracing import RequestSpans, configured_tracing
+from dpserve.service.telemetry.usage import Usage
+from dpserve.settings import DEFAULT_MECHANISM, ServeSettings
+from dpserve.training.errors import TrainingError, extra
+from dpserve.training.exact.questions import MeteredModel
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import kind_of, pay_once
+from dpserve.training.pay_once.model import ReleasedModel
 
 if TYPE_CHECKING:
-    from service.rpc.server import GrpcPort
+    from dpserve.service.rpc.server import GrpcPort
 
 _OTHER_FILES = 256
 
@@ -511,7 +511,7 @@ def _worker(service: ConfiguredService) -> Application:
 def _grpc() -> "type[GrpcPort]":
     """Return what answers over gRPC. Raises MissingExtra."""
     with extra("grpc", "answering over gRPC"):
-        from service.rpc.server import GrpcPort
+        from dpserve.service.rpc.server import GrpcPort
     return GrpcPort
 
 
@@ -549,7 +549,7 @@ async def _http_options(settings: ServeSettings) -> HttpOptions:
     tokens = limit = None
     if settings.jwt_issuer and settings.jwt_audience and settings.jwt_keys:
         with extra("jwt", "taking tokens"):
-            from service.http.tokens import Tokens, TokenSettings
+            from dpserve.service.http.tokens import Tokens, TokenSettings
 
         algorithms = settings.algorithms
         tokens = await Tokens.open(
@@ -563,12 +563,12 @@ async def _http_options(settings: ServeSettings) -> HttpOptions:
             )
         )
     if settings.rate_limit is not None:
-        from service.http.rate_limit import rate_limit
+        from dpserve.service.http.rate_limit import rate_limit
 
         limit = rate_limit(settings.rate_limit, settings.rate_limit_store)
     tries = None
     if settings.failed_tries:
-        from service.http.rate_limit import FailedTries
+        from dpserve.service.http.rate_limit import FailedTries
 
         tries = FailedTries(settings.failed_tries)
     return HttpOptions(

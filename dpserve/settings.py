@@ -26,10 +26,10 @@ from pydantic_settings import (
 from dpserve import configuration
 from dpserve.commands import options
 from dpserve.commands.command import default_text, option
-from service.errors import CannotServe
-from service.telemetry.logs import Format
-from service.tls import Tls
-from training.bundles.certificate import ModelCertificate
+from dpserve.service.errors import CannotServe
+from dpserve.service.telemetry.logs import Format
+from dpserve.service.tls import Tls
+from dpserve.training.bundles.certificate import ModelCertificate
 
 DEFAULT_MECHANISM = "gaussian"
 

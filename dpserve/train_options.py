@@ -12,21 +12,21 @@ from pydantic import create_model
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
-from training.block_choice import BlockChoice
-from training.errors import SeveralErrors, TrainingError, WrongOption
-from training.feature_choice import FeatureChoice
-from training.features import rules
-from training.features.maps import FEATURE_MAPS
-from training.features.quantiles import QUANTILE_SHARE
-from training.fit import BudgetPlan, PlanOptions, Request, kind_asked
-from training.inputs.blocks import BlockDeclaration
-from training.inputs.declared import parse_classes
-from training.inputs.lineage import DIGITS, check_lineage_name
-from training.inputs.records import Records
-from training.inputs.schema import Schema
-from training.kinds.options import OptionField, fields_of
-from training.kinds.registry import option_fields, release_names, takers
-from training.sets_choice import SetsChoice
+from dpserve.training.block_choice import BlockChoice
+from dpserve.training.errors import SeveralErrors, TrainingError, WrongOption
+from dpserve.training.feature_choice import FeatureChoice
+from dpserve.training.features import rules
+from dpserve.training.features.maps import FEATURE_MAPS
+from dpserve.training.features.quantiles import QUANTILE_SHARE
+from dpserve.training.fit import BudgetPlan, PlanOptions, Request, kind_asked
+from dpserve.training.inputs.blocks import BlockDeclaration
+from dpserve.training.inputs.declared import parse_classes
+from dpserve.training.inputs.lineage import DIGITS, check_lineage_name
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.schema import Schema
+from dpserve.training.kinds.options import OptionField, fields_of
+from dpserve.training.kinds.registry import option_fields, release_names, takers
+from dpserve.training.sets_choice import SetsChoice
 
 _Part = TypeVar("_Part")
 

@@ -1,12 +1,12 @@
-"""`dpserve train` over `training.fit`: reads the records, and shows what happens."""
+"""`dpserve train` over `dpserve.training.fit`: reads the records, and shows what happens."""
 
 import asyncio
 from pathlib import Path
 
 import typer
 
-from accounting.currency import RHO
-from accounting.ledger import (
+from dpserve.accounting.currency import RHO
+from dpserve.accounting.ledger import (
     LedgerError,
     LineageAccount,
     LineageForgotten,
@@ -23,9 +23,8 @@ from dpserve.commands.options import (
 from dpserve.commands.tables import LOCAL, check_public
 from dpserve.interrupts import stopped_by_signals
 from dpserve.train_options import TrainOptions
-from dpserve.wording import as_flag
-from training.errors import WrongOption
-from training.fit import (
+from dpserve.training.errors import WrongOption
+from dpserve.training.fit import (
     Event,
     FittedModel,
     Planned,
@@ -35,7 +34,8 @@ from training.fit import (
     check_together,
     fit,
 )
-from training.inputs.records import Records
+from dpserve.training.inputs.records import Records
+from dpserve.wording import as_flag
 
 
 def run_training(given: TrainOptions) -> FittedModel:

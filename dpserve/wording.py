@@ -1,12 +1,12 @@
 """The names of options in each front end: flags on the command line, parameters in Python.
 
-A floor below says which option it means (`accounting.messages`), and how one is written is said here alone.
+A floor below says which option it means (`dpserve.accounting.messages`), and how one is written is said here alone.
 """
 
 from collections.abc import Mapping
 
-from accounting.messages import Form, OptionName, message_of
-from training.errors import SeveralErrors, WrongOption, WrongValue
+from dpserve.accounting.messages import Form, OptionName, message_of
+from dpserve.training.errors import SeveralErrors, WrongOption, WrongValue
 
 _PARAMETERS = {
     "out": "path=",

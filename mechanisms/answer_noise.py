@@ -42,8 +42,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from mechanisms.elementary import softmax
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.elementary import softmax
 
 Law = Literal["gaussian", "laplace", "exponential", "permute-and-flip"]
 Place = Literal["logits", "log-odds", "selection", "answer"]

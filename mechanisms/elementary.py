@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 SMALLEST_EXPONENT = -700.0
 """`exp` takes what is below for this, so that no result is so small that it is slow or flushed to zero."""

@@ -6,26 +6,26 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal
 
-from accounting import sampling_error
-from accounting.arrays import Floats
-from accounting.losses import Cost, GaussianLoss
-from mechanisms import grid
-from mechanisms.noise import rounded_gaussian
-from mechanisms.randomness import Randomness
+from dpserve.accounting import sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms import grid
+from dpserve.mechanisms.noise import rounded_gaussian
+from dpserve.mechanisms.randomness import Randomness
 
 
 @dataclass(frozen=True)
 class Gaussian:
     """Gaussian noise of `noise_multiplier` times the row's L2 sensitivity on every logit: mu = 1/noise_multiplier.
 
-    The proof. Neighbours' rows on the grid (`mechanisms.grid`) are at most D/g + ROUNDING sqrt(C) steps apart
+    The proof. Neighbours' rows on the grid (`dpserve.mechanisms.grid`) are at most D/g + ROUNDING sqrt(C) steps apart
     in L2. The step g is chosen so that this is at most S mu. Adding N(0, S^2) to such integers is mu-GDP (Dong,
     Roth and Su 2022, Theorem 2.7), and rounding the sum, scaling it by the public g and taking the softmax are
     post-processing. S is a power of two at which rounding takes at most 1 % of mu; for a noise multiplier above
     about 580 / sqrt(C) the largest table is too small for that and the noise is larger than its name, by up
     to a factor of 2, beyond which the mechanism refuses.
 
-    Raises ValueError unless the price of a row, mu^2/2, is one that `accounting.sampling_error` allows.
+    Raises ValueError unless the price of a row, mu^2/2, is one that `dpserve.accounting.sampling_error` allows.
     """
 
     name: ClassVar[str] = "gaussian"

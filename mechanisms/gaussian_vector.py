@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from accounting import picorho, sampling_error
-from accounting.arrays import Floats
-from accounting.budgets import Budget
-from accounting.losses import Cost, GaussianLoss
-from mechanisms import grid
-from mechanisms.mechanism import Price
-from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, rounded_gaussian
-from mechanisms.randomness import Randomness
+from dpserve.accounting import picorho, sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms import grid
+from dpserve.mechanisms.mechanism import Price
+from dpserve.mechanisms.noise import LARGEST_GAUSSIAN_SCALE, rounded_gaussian
+from dpserve.mechanisms.randomness import Randomness
 
 LARGEST_SIZE = sampling_error.DRAWS_PER_RELEASE
 
@@ -35,14 +35,14 @@ class GaussianVector:
 
     mu-GDP for the whole vector, and so for everything that is ever computed from it.
 
-    The proof is that of `mechanisms.gaussian`, for a vector instead of a row. On the grid of the public step g
-    neighbours' vectors are at most D/g + ROUNDING sqrt(size) steps apart in L2 (`mechanisms.grid`), and g is chosen
-    so that this is at most S mu. Adding N(0, S^2) to such integers is mu-GDP (Dong, Roth and Su 2022, Theorem 2.7);
-    rounding the sum to integers, which is how the tables draw, and scaling it by g are post-processing.
+    The proof is that of `dpserve.mechanisms.gaussian`, for a vector instead of a row. On the grid of the public step g
+    neighbours' vectors are at most D/g + ROUNDING sqrt(size) steps apart in L2 (`dpserve.mechanisms.grid`), and g is
+    chosen so that this is at most S mu. Adding N(0, S^2) to such integers is mu-GDP (Dong, Roth and Su 2022, Theorem
+    2.7); rounding the sum to integers, which is how the tables draw, and scaling it by g are post-processing.
 
     `sensitivity` must bound how far the values *as computed in floating point* can move. Raises ValueError unless
-    the price, mu^2/2, is one that `accounting.sampling_error` allows for what is paid for once, the size is between
-    1 and LARGEST_SIZE, and so much noise on so many values fits the grid.
+    the price, mu^2/2, is one that `dpserve.accounting.sampling_error` allows for what is paid for once, the size is
+    between 1 and LARGEST_SIZE, and so much noise on so many values fits the grid.
     """
 
     name: ClassVar[str] = "gaussian-vector"
@@ -110,7 +110,7 @@ class GaussianVector:
         See `release_part`. What goes for a record's part goes for both together: the unmoved numbers are the same for
         neighbours, before and after they are rounded to the grid, so that neighbours are no more steps apart, and given
         the values' noise what is released of the unmoved ones has one law. So `size` counts the values alone, and so
-        does `accounting.sampling_error`: the other draws have the same law on both sides, sampler and all.
+        does `dpserve.accounting.sampling_error`: the other draws have the same law on both sides, sampler and all.
         """
         if not 1 <= np.size(values) <= self.size:
             raise ValueError(f"a part has between 1 and {self.size} values, not {np.size(values)}")

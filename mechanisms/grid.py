@@ -18,9 +18,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from accounting.arrays import Floats, Integers
-from mechanisms import elementary
-from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, SMALLEST_GAUSSIAN_SCALE
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.mechanisms import elementary
+from dpserve.mechanisms.noise import LARGEST_GAUSSIAN_SCALE, SMALLEST_GAUSSIAN_SCALE
 
 ROUNDING = Fraction(9, 8)
 """The most that rounding to the grid adds to the distance of two neighbours in each coordinate, in steps."""

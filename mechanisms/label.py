@@ -5,12 +5,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from accounting import sampling_error
-from accounting.arrays import Floats
-from accounting.losses import Cost
-from mechanisms import grid, selection
-from mechanisms.randomness import Randomness
-from mechanisms.selection import SMALLEST_EPSILON, Law
+from dpserve.accounting import sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms import grid, selection
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.selection import SMALLEST_EPSILON, Law
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Label:
     """A class v with probability in proportion to exp(epsilon z_v / (sqrt(2) D)), D the row's L2 sensitivity.
 
     Or, by permute-and-flip, the class whose logit is largest with exponential noise of the mean sqrt(2) D / epsilon.
-    `mechanisms.selection` holds the proofs: a loss of range `epsilon`, and `epsilon`-DP.
+    `dpserve.mechanisms.selection` holds the proofs: a loss of range `epsilon`, and `epsilon`-DP.
 
-    Raises ValueError unless the price of a row in rho is one that `accounting.sampling_error` allows.
+    Raises ValueError unless the price of a row in rho is one that `dpserve.accounting.sampling_error` allows.
     """
 
     name: ClassVar[str] = "label"

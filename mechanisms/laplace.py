@@ -4,25 +4,25 @@ import functools
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from accounting import sampling_error
-from accounting.arrays import Floats
-from accounting.losses import Cost, LaplaceLoss
-from mechanisms import grid
-from mechanisms.noise import LAPLACE_SCALE, rounded_laplace
-from mechanisms.randomness import Randomness
+from dpserve.accounting import sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost, LaplaceLoss
+from dpserve.mechanisms import grid
+from dpserve.mechanisms.noise import LAPLACE_SCALE, rounded_laplace
+from dpserve.mechanisms.randomness import Randomness
 
 
 @dataclass(frozen=True)
 class Laplace:
     """Laplace noise of scale sqrt(C) D / epsilon on every logit, D being the row's L2 sensitivity.
 
-    The proof. Neighbours' rows on the grid (`mechanisms.grid`) are at most sqrt(C) D/g + ROUNDING C steps apart
+    The proof. Neighbours' rows on the grid (`dpserve.mechanisms.grid`) are at most sqrt(C) D/g + ROUNDING C steps apart
     in L1, by Cauchy and Schwarz. The step g is chosen so that this is at most S epsilon, S = 2^24. Adding
     independent Laplace noise of scale S to such integers is epsilon-DP (Dwork, McSherry, Nissim and Smith
-    2006), dominated by one coordinate that moves by all of it (`accounting.losses.LaplaceLoss`); rounding the
+    2006), dominated by one coordinate that moves by all of it (`dpserve.accounting.losses.LaplaceLoss`); rounding the
     sum, scaling it by the public g and taking the softmax are post-processing.
 
-    Raises ValueError unless the price of a row, epsilon^2/2, is one that `accounting.sampling_error` allows.
+    Raises ValueError unless the price of a row, epsilon^2/2, is one that `dpserve.accounting.sampling_error` allows.
     """
 
     name: ClassVar[str] = "laplace"

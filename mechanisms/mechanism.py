@@ -11,16 +11,16 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, Protocol, Self, cast, get_args
 
-from accounting.arrays import Floats
-from accounting.conversions import gaussian_mu
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from mechanisms.gaussian import Gaussian
-from mechanisms.grid import LARGEST_CLASSES, round_down, round_up, square_root_down
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.published import Published
-from mechanisms.randomness import Randomness, frame_parts
-from mechanisms.selected_neuron import SelectedNeuron
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.conversions import gaussian_mu
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.grid import LARGEST_CLASSES, round_down, round_up, square_root_down
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.randomness import Randomness, frame_parts
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
 
 PriceKind = Literal["rho", "noise-multiplier", "epsilon"]
 

@@ -1,6 +1,6 @@
 """The noise laws, on the integers: continuous laws rounded to the nearest integer, drawn from exact tables.
 
-Noise is added to integers (see `mechanisms.grid`), and k + rint(Y) = rint(k + Y) for an integer k. Adding
+Noise is added to integers (see `dpserve.mechanisms.grid`), and k + rint(Y) = rint(k + Y) for an integer k. Adding
 rounded noise is therefore the continuous mechanism on k followed by rounding, which is post-processing: the
 continuous mechanism's guarantee holds for the rounded law exactly, with nothing left to floating point.
 
@@ -11,7 +11,7 @@ neither from what the noise is added to nor from the noise. How long they take c
 alone: where the table and its lines are read, and so whether that part of them is in a cache.
 
 Promised: the law of a draw is within `DISTANCE` of the ideal law in total variation, well below what
-`accounting.sampling_error` reserves a share of every delta for.
+`dpserve.accounting.sampling_error` reserves a share of every delta for.
 """
 
 import functools
@@ -23,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from accounting.arrays import Floats, Integers, Mask, Words
+from dpserve.accounting.arrays import Floats, Integers, Mask, Words
 
 DISTANCE = 2.0**-106
 """The total variation distance of one draw, of any law of this module, from its ideal law, at most."""

@@ -13,11 +13,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from accounting.arrays import Floats, Integers
-from accounting.losses import Cost
-from mechanisms import grid
-from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.randomness import Randomness
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms import grid
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.mechanisms.randomness import Randomness
 
 WHOLE = 2**14
 """A record that counts once counts so many steps; a part of it, a whole number of them."""

@@ -16,7 +16,8 @@ three or more classes the answers of two neighbouring models whose logits differ
 different amounts therefore lie on different sets, whatever the noise, and no finite epsilon holds for them. Theorem 6
 multiplies the densities of the un-noised coordinates as if they still had noise once the noised one is known; they are
 deterministic. With two classes the only log-ratio is noised. The bounds behind Delta z are no worst-case bounds
-either; `training.kinds.published.bounds` says why. `Published.cost` is the claim, which the ledger charges as stated.
+either; `dpserve.training.kinds.published.bounds` says why. `Published.cost` is the claim, which the ledger charges as
+stated.
 
 The noise is drawn by inversion in double precision, as the source does, without a grid: it also makes none of the
 promises that the proven mechanisms make about floating point. Asked again in one place it gives the same answer; where
@@ -32,11 +33,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Words
-from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost
-from mechanisms import elementary
-from mechanisms.elementary import softmax
-from mechanisms.randomness import Randomness
+from dpserve.accounting.arrays import Floats, Words
+from dpserve.accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost
+from dpserve.mechanisms import elementary
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.randomness import Randomness
 
 Noise = Literal["laplace", "gaussian"]
 

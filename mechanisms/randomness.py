@@ -12,9 +12,9 @@ and of the public phi that is protected, N the mechanism's noise. Give every que
 price, phi and its sensitivity) an N_q of its own, independent of all others, drawn when q is first asked and kept for
 ever. Answers to the same question
 are then one release, sent several times: the first is M(k_q, N_q), and the others are copies of it, because k_q is the
-same number whenever it is computed (`training.exact.quantised`). Answers to distinct questions are releases with
-independent noise, which compose, also if the questions are chosen adaptively. So what all answers cost is the sum over
-distinct questions, each paid for once, whoever asks.
+same number whenever it is computed (`dpserve.training.exact.quantised`). Answers to distinct questions are releases
+with independent noise, which compose, also if the questions are chosen adaptively. So what all answers cost is the sum
+over distinct questions, each paid for once, whoever asks.
 
 Replace the table of N_q by a pseudorandom function F of q under a key of 256 bits that nobody outside knows. Whoever
 sees answers has asked at most as many questions as the budgets pay for; if answers from F could be told from
@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from accounting.arrays import Words
+from dpserve.accounting.arrays import Words
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
@@ -91,7 +91,7 @@ class KeyedRandomness:
     without the key can look for a collision, which would be a question that nobody pays for.
 
     Digest and stream are parts of one BLAKE2b output of 64 bytes under the noise key, so that a digest tells nothing
-    of its stream. Two uses of one key differ in `context` (`mechanisms.mechanism.noise_context`).
+    of its stream. Two uses of one key differ in `context` (`dpserve.mechanisms.mechanism.noise_context`).
     """
 
     def __init__(self, noise_key: NoiseKey, context: bytes, questions: Sequence[bytes]) -> None:

@@ -1,6 +1,6 @@
 """One class, selected privately, and the noisy log-odds of that class, and nothing else.
 
-The published method's shape (`mechanisms.published`), releasing only what was paid for.
+The published method's shape (`dpserve.mechanisms.published`), releasing only what was paid for.
 """
 
 import functools
@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from accounting import sampling_error
-from accounting.arrays import Floats, Integers
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from mechanisms import elementary, grid, selection
-from mechanisms.noise import NoiseLaw, rounded_gaussian, rounded_laplace
-from mechanisms.randomness import Randomness
-from mechanisms.selection import SMALLEST_EPSILON, Law
+from dpserve.accounting import sampling_error
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from dpserve.mechanisms import elementary, grid, selection
+from dpserve.mechanisms.noise import NoiseLaw, rounded_gaussian, rounded_laplace
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.selection import SMALLEST_EPSILON, Law
 
 _LAPLACE_SCALE = 2**16
 _SMALLEST_STEP = 2.0**-34
@@ -33,7 +33,7 @@ class SelectedNeuron:
     is chosen so that this is at most S times mu (or epsilon). The noise is added to that integer. The two
     releases compose adaptively. Scaling, the sigmoid, and sharing what is left evenly are post-processing.
 
-    Raises ValueError unless the price of a row is one that `accounting.sampling_error` allows.
+    Raises ValueError unless the price of a row is one that `dpserve.accounting.sampling_error` allows.
     """
 
     name: ClassVar[str] = "selected-neuron"
@@ -99,8 +99,8 @@ def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integ
     - ln s, at most 7: less than 2^-41, the logarithm's own error of less than 2^-45 of its value included;
     - m + ln s and then z_v less it: u (B + 7) and u (2 B + 7), rounded generously: 2^-51.4 B + 2^-49;
     - in steps: 2^-7 + 2^-7.4 + 2^-15; the quotient, below 2^46, is within 2^-8; rint moves by at most 1/2.
-    Together below 1/2 + 2^-5. The result is the same everywhere (`mechanisms.elementary`), as it must be: it is what
-    the noise of a question is added to.
+    Together below 1/2 + 2^-5. The result is the same everywhere (`dpserve.mechanisms.elementary`), as it must be: it is
+    what the noise of a question is added to.
     """
     rows = np.arange(len(logits))
     bound = (_LARGEST_LOGIT_IN_STEPS * steps)[:, None]

@@ -4,10 +4,10 @@ Promised of the exponential mechanism: the privacy loss of one selection lies in
 holds 0 (bounded range), for the law that is really drawn from: flooring, rounding and the finite number of random bits
 are inside it. It costs epsilon, and epsilon^2/8 in rho.
 
-Promised of permute-and-flip: epsilon-DP, with the noise of `mechanisms.noise`. It costs epsilon, epsilon^2/2 in rho.
-At the same epsilon it selects a class as high or higher, on average (McKenna and Sheldon 2020, Theorem 2); at the same
-rho its epsilon is half of the other's, and it selects worse. So prices in pure epsilon buy it, and prices in rho the
-exponential mechanism.
+Promised of permute-and-flip: epsilon-DP, with the noise of `dpserve.mechanisms.noise`. It costs epsilon, epsilon^2/2 in
+rho. At the same epsilon it selects a class as high or higher, on average (McKenna and Sheldon 2020, Theorem 2); at the
+same rho its epsilon is half of the other's, and it selects worse. So prices in pure epsilon buy it, and prices in rho
+the exponential mechanism.
 """
 
 import math
@@ -16,11 +16,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from accounting.arrays import Floats, Integers, Words
-from accounting.losses import BoundedRangeLoss, PureLoss
-from mechanisms import elementary, grid
-from mechanisms.grid import ROUNDING, SMALLEST_STEP, on_grid, round_up, square_root
-from mechanisms.noise import LAPLACE_SCALE, floored_exponential
+from dpserve.accounting.arrays import Floats, Integers, Words
+from dpserve.accounting.losses import BoundedRangeLoss, PureLoss
+from dpserve.mechanisms import elementary, grid
+from dpserve.mechanisms.grid import ROUNDING, SMALLEST_STEP, on_grid, round_up, square_root
+from dpserve.mechanisms.noise import LAPLACE_SCALE, floored_exponential
 
 Law = Literal["exponential", "permute-and-flip"]
 """The law by which a class is selected."""
@@ -110,7 +110,7 @@ def flip(logits: Floats, sensitivity: Floats, epsilon: float, words: Words) -> I
     epsilon^2/2 to the first order, four times what bounded range would allow.
 
     The sampler: each of C draws is within 2^-114 of its law, so all of them within 2^-104, less than a single draw of
-    `accounting.sampling_error` may be.
+    `dpserve.accounting.sampling_error` may be.
     """
     integers = on_grid(logits, flip_steps(sensitivity, epsilon))
     noisy = integers + floored_exponential(_FLIP_SCALE).draw(words)

@@ -1,7 +1,7 @@
 """Gaussian noise on a grid so fine that rounding a long vector to it costs next to nothing.
 
-`mechanisms.noise` tabulates N(0, S^2) for S up to 2^16 steps. Rounding d coordinates to the grid moves neighbours
-by up to about sqrt(d) steps, which for a gradient of 10^5 coordinates under much noise is no longer little
+`dpserve.mechanisms.noise` tabulates N(0, S^2) for S up to 2^16 steps. Rounding d coordinates to the grid moves
+neighbours by up to about sqrt(d) steps, which for a gradient of 10^5 coordinates under much noise is no longer little
 beside S. Three tables, one for each digit of a draw, make S = 2^24.
 
 The time of drawing depends on the draws, a little: some are looked up twice. It is for training, whose time nobody who
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from accounting.arrays import Integers, Words
-from mechanisms.noise import InversionTable, rounded_gaussian
-from mechanisms.randomness import Randomness
+from dpserve.accounting.arrays import Integers, Words
+from dpserve.mechanisms.noise import InversionTable, rounded_gaussian
+from dpserve.mechanisms.randomness import Randomness
 
 SCALE = 2**24
 """S, in steps: a draw has at least the noise of N(0, S^2)."""
@@ -39,7 +39,7 @@ class WideGaussian:
     words_per_draw: int = 2 * len(_DIGIT_SCALES)
 
     def draw(self, words: Words) -> Integers:
-        """See `mechanisms.noise.NoiseLaw`."""
+        """See `dpserve.mechanisms.noise.NoiseLaw`."""
         total: Integers = np.zeros(words.shape[:-1], dtype=np.int64)
         for i, digit in enumerate(self.digits):
             total <<= _DIGIT_BITS

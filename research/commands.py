@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import research
-from audit.pieces import ResultStore
-from audit.reports import Report
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.reports import Report
 from dpserve.cli import one_line_errors
 from dpserve.commands import reporting
 from dpserve.commands.command import Group, option

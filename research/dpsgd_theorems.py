@@ -5,7 +5,7 @@ N(0, (noise_multiplier c)^2) to the sum. The model, and every intermediate model
 data sets differ by one record added or removed, as everywhere.
 
 Three theorems as they are taught, and as published tables use them, are compared with the valid analyses of
-`accounting.analyses`: composition, advanced composition (Dwork, Rothblum and Vadhan 2010), and the moments
+`dpserve.accounting.analyses`: composition, advanced composition (Dwork, Rothblum and Vadhan 2010), and the moments
 accountant (Abadi et al. 2016). The first two use the classical noise sigma = sqrt(2 ln(1.25/delta))/epsilon for a
 step, proved only for epsilon < 1 (Dwork and Roth 2014, Theorem A.1); where a step exceeds that, `proven` is false.
 """
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting import analyses, compositions, domains
-from accounting.losses import Cost, SubsampledGaussianLoss
+from dpserve.accounting import analyses, compositions, domains
+from dpserve.accounting.losses import Cost, SubsampledGaussianLoss
 
 _SLACKS = (0.5, 0.3, 0.1, 0.03, 0.01, 0.001)
 
@@ -104,7 +104,7 @@ def moments_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, d
     """Return the least (T alpha(l) + ln(1/delta))/l over moments l (Abadi et al. 2016, Theorem 2).
 
     alpha(l), the log of the moment generating function of the privacy loss of one step at l, is l times its Renyi
-    divergence of order l + 1. Valid; `accounting.analyses.rdp` converts the same divergences more closely.
+    divergence of order l + 1. Valid; `dpserve.accounting.analyses.rdp` converts the same divergences more closely.
     """
     _check(sampling_rate, steps, delta)
     loss = SubsampledGaussianLoss(noise_multiplier, sampling_rate)

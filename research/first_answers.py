@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from accounting.budgets import Budget
+from dpserve.accounting.budgets import Budget
+from dpserve.training.kinds.cases import Heads, Quality
+from dpserve.training.kinds.planned import UNLIMITED, Qualities, Trial
+from dpserve.training.planning.options import DELTA, option_named
 from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Drawn
-from training.kinds.cases import Heads, Quality
-from training.kinds.planned import UNLIMITED, Qualities, Trial
-from training.planning.options import DELTA, option_named
 
 app = program()
 

@@ -2,8 +2,8 @@
 
 A head of the digits answers in this process behind each mechanism, and a fault is
 planted between the certificate, which says what the noise should be, and the answers. Three audits look at it: the test
-of noise of `dpserve attack` (`audit.membership.near_copies`); `audit mechanism` on two worst-case inputs; `audit
-service` on two heads that a record makes the difference between.
+of noise of `dpserve attack` (`dpserve.audit.membership.near_copies`); `audit mechanism` on two worst-case inputs;
+`audit service` on two heads that a record makes the difference between.
 Prints for how many seeds each convicts. `--sound N` counts convictions, and small p, of N seeds without a fault.
 """
 
@@ -16,31 +16,31 @@ import numpy as np
 import typer
 from scipy.stats import laplace, norm
 
-from accounting.arrays import Floats
-from audit.distinguishing.likelihood import Worlds, scores, worst_case
-from audit.distinguishing.mechanism import judge
-from audit.distinguishing.neighbours import Neighbours, neighbours
-from audit.distinguishing.service import observe_services
-from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership.asking import AnswerJournal
-from audit.membership.near_copies import near_copies_to_ask
-from audit.membership.plan import NOISE_SHARE
-from audit.noise import NoiseFinding, judge_known_logits, together
-from audit.reports import ReportTable
-from mechanisms.elementary import softmax
-from mechanisms.gaussian import Gaussian
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import priced
-from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness
-from mechanisms.seeded import SeededRandomness
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.distinguishing.likelihood import Worlds, scores, worst_case
+from dpserve.audit.distinguishing.mechanism import judge
+from dpserve.audit.distinguishing.neighbours import Neighbours, neighbours
+from dpserve.audit.distinguishing.service import observe_services
+from dpserve.audit.in_process import BundleEndpoint, rehearsal_key
+from dpserve.audit.membership.asking import AnswerJournal
+from dpserve.audit.membership.near_copies import near_copies_to_ask
+from dpserve.audit.membership.plan import NOISE_SHARE
+from dpserve.audit.noise import NoiseFinding, judge_known_logits, together
+from dpserve.audit.reports import ReportTable
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.exact.questions import MeteredModel
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from research.commands import finished_pieces, program, run
 from research.printing import print_tables
-from training.exact.questions import MeteredModel
-from training.features.maps import Identity
-from training.inputs.digits import load_digits
-from training.inputs.records import Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 CONVICTS = NOISE_SHARE * 0.05
 """Below which p `dpserve attack` convicts at its default confidence."""

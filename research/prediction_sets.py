@@ -1,10 +1,10 @@
 """`python -m research.prediction_sets`: coverage and size of prediction sets beside ordinary conformal prediction.
 
 `measure` writes a line for each split, as CSV. A split draws the records to train on and the rows to ask about anew,
-holds records back, trains on the others, and releases prediction sets, as `training.fit` does. Beside each stands
-ordinary split conformal prediction on the same held-back records, which has no privacy, and the accuracy of a model
-that all records trained. `table` prints means over splits: coverage, over splits, has at least the mean that was asked
-for, so that a mean below it by more than `_CHANCE` of its own deviations would be a fault.
+holds records back, trains on the others, and releases prediction sets, as `dpserve.training.fit` does. Beside each
+stands ordinary split conformal prediction on the same held-back records, which has no privacy, and the accuracy of a
+model that all records trained. `table` prints means over splits: coverage, over splits, has at least the mean that was
+asked for, so that a mean below it by more than `_CHANCE` of its own deviations would be a fault.
 """
 
 import csv
@@ -19,25 +19,25 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import typer
 
-from accounting.arrays import Floats, Integers
-from accounting.budgets import Budget
-from audit.reports import ReportTable
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.randomness import SystemRandomness
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.budgets import Budget
+from dpserve.audit.reports import ReportTable
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.fit import Request, fit
+from dpserve.training.holding_back import hold_back, own_probabilities
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import kind_named
+from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.pay_once.prediction_sets import counts_of, one_in, parts_of, release_sets
+from dpserve.training.planning.options import DELTA
+from dpserve.training.sets_choice import SetsChoice
 from research.commands import program, run
 from research.data import location, mnist
 from research.data.labelled import LabelledSet
 from research.data.tables import TABLES, read
 from research.printing import print_tables
-from training.fit import Request, fit
-from training.holding_back import hold_back, own_probabilities
-from training.inputs.records import Declaration, Records
-from training.kinds.loading import load_model
-from training.kinds.registry import kind_named
-from training.pay_once.model import ReleasedModel
-from training.pay_once.prediction_sets import counts_of, one_in, parts_of, release_sets
-from training.planning.options import DELTA
-from training.sets_choice import SetsChoice
 
 app = program()
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from audit.reports import Report, ReportTable
+from dpserve.audit.reports import Report, ReportTable
 from dpserve.commands.reporting import excusing_a_closed_pipe
 
 _WHOLE = 24

@@ -19,19 +19,19 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from accounting.arrays import Integers
-from accounting.budgets import Budget
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.seeded import SeededRandomness
+from dpserve.accounting.arrays import Integers
+from dpserve.accounting.budgets import Budget
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.fitting.network import Network
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.cases import Case, Heads
+from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from dpserve.training.planning.options import DELTA
 from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Drawn
-from training.features.maps import FeatureMap
-from training.fitting.network import Network
-from training.inputs.records import Records
-from training.kinds.cases import Case, Heads
-from training.kinds.dpsgd.choices import by_rule
-from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.planning.options import DELTA
 
 app = program()
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from audit.distinguishing.neighbours import KINDS, neighbours, random_rows, remove_record, strongest_row
-from audit.reports import Picture, Report, ReportTable, number
+from dpserve.audit.distinguishing.neighbours import KINDS, neighbours, random_rows, remove_record, strongest_row
+from dpserve.audit.reports import Picture, Report, ReportTable, number
 from dpserve.commands.console import counting
 from dpserve.commands.reporting import refuse
 from dpserve.local_services import trained
+from dpserve.training.errors import extra
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import OnCount
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.published import bounds
+from dpserve.training.kinds.published.bundle import PublishedNetwork
 from research.commands import ReportOptions, program, run
-from training.errors import extra
-from training.inputs.digits import load_digits
-from training.inputs.records import Records
-from training.inputs.sums import OnCount
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.published import bounds
-from training.kinds.published.bundle import PublishedNetwork
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,7 +175,7 @@ def measure(
         raise ValueError(f"a model is certified or published, not {model!r}")
     refuse(context, "of a published model", "lam")
     with extra("torch", "training networks"):
-        from training.kinds.published.train import train_published
+        from dpserve.training.kinds.published.train import train_published
 
     def train(some: Records) -> PublishedNetwork:
         return train_published(some, "digits", "audit")

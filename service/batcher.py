@@ -16,8 +16,8 @@ from weakref import WeakMethod
 
 from msgspec import Struct
 
-from accounting.ledger import LedgerError
-from service.errors import DeadlinePassed, Overloaded
+from dpserve.accounting.ledger import LedgerError
+from dpserve.service.errors import DeadlinePassed, Overloaded
 
 Result = TypeVar("Result")
 

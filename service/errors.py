@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from accounting.ledger import BudgetExhausted, LedgerError
+from dpserve.accounting.ledger import BudgetExhausted, LedgerError
 
 
 class RequestRefused(Exception):

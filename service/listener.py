@@ -20,12 +20,12 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
-from accounting.ledger import LedgerUnavailable
-from accounting.messages import OptionName
-from service.errors import CannotServe
-from service.http.protocol import BoundedHttp
-from service.telemetry import logs
-from service.tls import Tls
+from dpserve.accounting.ledger import LedgerUnavailable
+from dpserve.accounting.messages import OptionName
+from dpserve.service.errors import CannotServe
+from dpserve.service.http.protocol import BoundedHttp
+from dpserve.service.telemetry import logs
+from dpserve.service.tls import Tls
 
 _BACKLOG = 2048
 _LONGEST_NUMBER = len("-1.2345678901234567e-308, ")

@@ -2,8 +2,8 @@
 
 Promises: nothing is answered before its charge is durable; a refusal spends nothing; one row's answer cannot be
 another's; nothing but the mechanism's release ever leaves. An answer is a function of the model and of its question
-(`training.exact.questions`): none is stored, and a question that is asked again is answered alike by every process.
-"""
+(`dpserve.training.exact.questions`): none is stored, and a question that is asked again is answered alike by every
+process."""
 
 import asyncio
 import time
@@ -12,24 +12,24 @@ from typing import Literal
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.ledger import Charge, ChargeRequest, ClientAccount, Ledger
-from accounting.losses import GaussianLoss, LaplaceLoss
-from accounting.report import row_price
-from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
-from mechanisms.gaussian import Gaussian
-from mechanisms.grid import in_range
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import Mechanism
-from mechanisms.randomness import load_cipher
-from mechanisms.selected_neuron import SelectedNeuron
-from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
-from service.errors import InvalidRows, Refusal
-from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
-from service.telemetry.timeline import Timeline, timeline
-from training.exact.questions import MeteredModel, noise_of
-from training.features.maps import FeatureMap
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.ledger import Charge, ChargeRequest, ClientAccount, Ledger
+from dpserve.accounting.losses import GaussianLoss, LaplaceLoss
+from dpserve.accounting.report import row_price
+from dpserve.mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.grid import in_range
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.randomness import load_cipher
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
+from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
+from dpserve.service.errors import InvalidRows, Refusal
+from dpserve.service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
+from dpserve.service.telemetry.timeline import Timeline, timeline
+from dpserve.training.exact.questions import MeteredModel, noise_of
+from dpserve.training.features.maps import FeatureMap
 
 _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     Gaussian: "gaussian",

@@ -6,8 +6,8 @@ Promises: what is asked of a model is answered by it, whatever is served beside 
 import asyncio
 from collections.abc import Iterable, Iterator
 
-from service.errors import UnknownModel
-from service.predictor import Predictor
+from dpserve.service.errors import UnknownModel
+from dpserve.service.predictor import Predictor
 
 VERSION = "1"
 """The only version of a model that a service has."""

@@ -6,8 +6,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from accounting.budgets import Accepts, Budget, Scope, accepts_for
-from accounting.ledger import (
+from dpserve.accounting.budgets import Accepts, Budget, Scope, accepts_for
+from dpserve.accounting.ledger import (
     ActRefused,
     BlockAccount,
     BudgetExhausted,
@@ -24,14 +24,14 @@ from accounting.ledger import (
     UnknownLineage,
     WouldBeDone,
 )
-from accounting.losses import Cost
-from accounting.messages import OptionName
-from accounting.picorho import to_rho
-from mechanisms.mechanism import Mechanism
-from service.errors import CannotServe, NotPaidFor
-from service.pay_once import hold_request
-from training.bundles.certificate import ModelCertificate
-from training.pay_once.certificate import ReleaseCertificate
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.messages import OptionName
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.service.errors import CannotServe, NotPaidFor
+from dpserve.service.pay_once import hold_request
+from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 
 async def find_lineage(ledger: Ledger, lineage: str) -> LineageAccount | None:

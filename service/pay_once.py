@@ -10,7 +10,7 @@ waits as long as requests keep coming.
 
 What the ledger is asked is the charge itself, which costs nothing where the model is paid for. It says in one durable
 call that the API key is the client's and good, that the client is not revoked, that the model is paid for, and that the
-store lost nothing that it acknowledged (`accounting.ledger.ledger`). So a client or key that is revoked, or a
+store lost nothing that it acknowledged (`dpserve.accounting.ledger.ledger`). So a client or key that is revoked, or a
 store that is older than it was, silent or gone, keeps nobody's answers going for longer than that; and an outage that
 such a call meets ends all that is remembered at once.
 
@@ -31,9 +31,9 @@ import numpy as np
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
-from accounting.arrays import Floats
-from accounting.explanation import AccountExplanation
-from accounting.ledger import (
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.explanation import AccountExplanation
+from dpserve.accounting.ledger import (
     BudgetExhausted,
     Charge,
     ClientAccount,
@@ -44,17 +44,17 @@ from accounting.ledger import (
     LedgerUnavailable,
     Quote,
 )
-from accounting.losses import Cost
-from accounting.report import row_price
-from mechanisms.answer_noise import Uncertainty
-from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
-from service.errors import Overloaded, Refusal
-from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
-from service.telemetry.timeline import Timeline, timeline
-from training.features.maps import Encoder
-from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel
-from training.pay_once.prediction_sets import PredictionSets
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.report import row_price
+from dpserve.mechanisms.answer_noise import Uncertainty
+from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
+from dpserve.service.errors import Overloaded, Refusal
+from dpserve.service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
+from dpserve.service.telemetry.timeline import Timeline, timeline
+from dpserve.training.features.maps import Encoder
+from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.pay_once.prediction_sets import PredictionSets
 
 SECONDS_HELD = 0.5
 """Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""

@@ -20,10 +20,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Mask
-from accounting.currency import RHO, Currency
-from accounting.explanation import AccountExplanation, explain_account
-from accounting.ledger import (
+from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.explanation import AccountExplanation, explain_account
+from dpserve.accounting.ledger import (
     BlockAccount,
     Charge,
     ChargeRequest,
@@ -40,16 +40,23 @@ from accounting.ledger import (
     Receipt,
     UnknownKey,
 )
-from accounting.losses import Cost
-from accounting.report import AccountState
-from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
-from service.batcher import Batcher, BatchLimits, Waiting
-from service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
-from training.bundles.certificate import ModelCertificate
-from training.inputs.columns import MISSING_VALUES, RowRefused, UnencodedTexts, checked_rows, in_row, wrong_names
-from training.kinds.registry import kind_of
-from training.pay_once.coverage import thousandths
-from training.pay_once.prediction_sets import PredictionSets
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.report import AccountState
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
+from dpserve.service.batcher import Batcher, BatchLimits, Waiting
+from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
+from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.inputs.columns import (
+    MISSING_VALUES,
+    RowRefused,
+    UnencodedTexts,
+    checked_rows,
+    in_row,
+    wrong_names,
+)
+from dpserve.training.kinds.registry import kind_of
+from dpserve.training.pay_once.coverage import thousandths
+from dpserve.training.pay_once.prediction_sets import PredictionSets
 
 INTERVAL, UNDECIDED, PREDICTION_SET = ("lower", "upper"), "undecided", "prediction_set"
 """The parts of an answer beside its outputs: the ends of intervals, whether noise could have made the winner, and which

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import uvicorn
 
-from service.errors import CannotServe
-from service.telemetry import logs
+from dpserve.service.errors import CannotServe
+from dpserve.service.telemetry import logs
 
 _Made = TypeVar("_Made")
 

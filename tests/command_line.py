@@ -20,9 +20,9 @@ _FORKING.set_forkserver_preload(
             f"dpserve.commands.{name}"
             for name in ("accounts", "attacking", "explaining", "ledger", "planning", "serving", "training")
         ),
-        "audit.presentation",
-        "audit.membership.attack",
-        "training.kinds.head.train",
+        "dpserve.audit.presentation",
+        "dpserve.audit.membership.attack",
+        "dpserve.training.kinds.head.train",
     ]
 )
 

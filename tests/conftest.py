@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from mechanisms import randomness
+from dpserve.mechanisms import randomness
 from tests.seeded import NamedWords
 
 # Before anything loads them: the workers of a parallel run share the processors, and threads would wait for each other.
@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 @pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def torch_arithmetic(request):
     """Exact products by PyTorch: on the processor, and on CUDA where there is one."""
-    from training.devices import TorchArithmetic
+    from dpserve.training.devices import TorchArithmetic
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "0")

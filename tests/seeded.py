@@ -49,7 +49,7 @@ class NamedWords:
             self._streams.pop()
 
     def keystream(self, count):
-        """Return words as `mechanisms.randomness.keystream` does, shape (count,)."""
+        """Return words as `dpserve.mechanisms.randomness.keystream` does, shape (count,)."""
         if self._streams[-1] is None:
             return self._fresh[0](count)
         return np.frombuffer(self._next(8 * count), dtype="<u8").astype(np.uint64)

@@ -136,7 +136,7 @@ def test_serving_imports_nothing_heavy():
         # From SciPy 1.18 on, what is compiled of scipy.special brings scipy.linalg: no import of ours decides that.
         "import sys, scipy.special;"
         "brought = set(sys.modules);"
-        "import dpserve.cli, dpserve.commands.serving, service.listener;"
+        "import dpserve.cli, dpserve.commands.serving, dpserve.service.listener;"
         f"print([name for name in {heavy!r} if name in sys.modules and name not in brought])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -2,7 +2,7 @@
 
 import logging
 
-from service.telemetry import logs
+from dpserve.service.telemetry import logs
 from tests.conftest import logging_as_it_was
 
 

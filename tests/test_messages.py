@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from accounting.messages import Message, OptionName, joined, message, message_of
+from dpserve.accounting.messages import Message, OptionName, joined, message, message_of
+from dpserve.training.errors import DataError, SeveralErrors, WrongOption, WrongValue
 from dpserve.wording import as_flag, as_parameter
-from training.errors import DataError, SeveralErrors, WrongOption, WrongValue
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("training", "service", "accounting", "mechanisms", "audit")

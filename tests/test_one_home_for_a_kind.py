@@ -6,7 +6,7 @@ What still does is listed here with its reason: the lists may shrink.
 import ast
 from pathlib import Path
 
-from training.kinds.registry import all_kinds
+from dpserve.training.kinds.registry import all_kinds
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("audit", "dpserve", "mechanisms", "service", "training")
@@ -38,8 +38,8 @@ def opened(tree):
     for node in ast.walk(tree):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module == "training.kinds":
-            names += [f"training.kinds.{each.name}" for each in node.names]
+        if isinstance(node, ast.ImportFrom) and node.module == "dpserve.training.kinds":
+            names += [f"dpserve.training.kinds.{each.name}" for each in node.names]
         for name in names:
             parts = name.split(".")
             if parts[:2] == ["training", "kinds"] and len(parts) > 2 and parts[2] in FOLDERS:

@@ -5,7 +5,7 @@ import secrets
 import numpy as np
 import pytest
 
-from mechanisms.randomness import NoiseKey, SystemRandomness
+from dpserve.mechanisms.randomness import NoiseKey, SystemRandomness
 from tests.seeded import NamedWords
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
-from accounting.budgets import Budget
-from accounting.ledger.receipts import checked_blocks
-from accounting.messages import OptionName
-from training.errors import WrongOption
-from training.inputs.blocks import BlockDeclaration, Period, period_named
-from training.kinds.options import Declared, Options
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger.receipts import checked_blocks
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import WrongOption
+from dpserve.training.inputs.blocks import BlockDeclaration, Period, period_named
+from dpserve.training.kinds.options import Declared, Options
 
 _EXAMPLES: Mapping[Period, str] = {"day": "2026-09-30", "week": "2026-W40", "month": "2026-09", "year": "2026"}
 

@@ -4,7 +4,7 @@ A keyed hash of each record, or of its privacy unit, says whether it validates, 
 is trained on the others, for an equal share of the price. How many records each gets right and wrong is released with
 Gaussian noise for as much as all the training costs, and the candidate with the most right answers is kept, as it was
 trained; the other models are deleted. A record does one or the other, so that the price of both is paid once:
-`training.pay_once.certificate.ChosenAmong` has the proof.
+`dpserve.training.pay_once.certificate.ChosenAmong` has the proof.
 """
 
 import hashlib
@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import picorho
-from mechanisms.gaussian_vector import LEAST_PRICE, mu_for
-from mechanisms.randomness import Randomness
-from training.bundles.sealing import load_sealed, save_sealed, write_folder
-from training.drafts import draft_folder
-from training.errors import TrainingError
-from training.inputs.lineage import owner_key
-from training.inputs.records import Records
-from training.inputs.sums import check_count
-from training.kinds import registry as kinds
-from training.kinds.kind import Job
-from training.kinds.loading import load_model
-from training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
-from training.pay_once.model import ReleasedModel
+from dpserve.accounting import picorho
+from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.bundles.sealing import load_sealed, save_sealed, write_folder
+from dpserve.training.drafts import draft_folder
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.lineage import owner_key
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import check_count
+from dpserve.training.kinds import registry as kinds
+from dpserve.training.kinds.kind import Job
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
+from dpserve.training.pay_once.model import ReleasedModel
 
 ONE_IN = 6
 """One in so many records validates."""

@@ -5,13 +5,13 @@ is computed on a device: the other steps of features, activations, softmax, sele
 machine, in operations that IEEE 754 rounds in one way.
 
 Proof that a product has the same bits on every device. For every product that goes through here it is proved where the
-matrix is made (`training.exact`, `training.features.maps`, `training.pay_once.model`) that for rows and matrix in their
-steps the absolute values of the terms of any element's sum add up to at most 2^53, in units of the product of both
-steps, which is no less than 2^-452. So whatever adds up some of an element's terms, in doubles, finds a whole number of
-at most 2^53 units at every stage: a double holds it, and no operation rounds. It is enough that an element is computed
-from its own terms by multiplications and additions of IEEE 754 doubles, fused or not. Then the order does not matter:
-not blocks, threads, split sums over k, atomic additions, nor which kernel a library chooses for a shape. PyTorch keeps
-to it for tensors of float64:
+matrix is made (`dpserve.training.exact`, `dpserve.training.features.maps`, `dpserve.training.pay_once.model`) that for
+rows and matrix in their steps the absolute values of the terms of any element's sum add up to at most 2^53, in units of
+the product of both steps, which is no less than 2^-452. So whatever adds up some of an element's terms, in doubles,
+finds a whole number of at most 2^53 units at every stage: a double holds it, and no operation rounds. It is enough that
+an element is computed from its own terms by multiplications and additions of IEEE 754 doubles, fused or not. Then the
+order does not matter: not blocks, threads, split sums over k, atomic additions, nor which kernel a library chooses for
+a shape. PyTorch keeps to it for tensors of float64:
 
 - on CUDA it calls cuBLAS for doubles. TF32 and BF16x9 (`torch.backends.cuda.matmul.allow_tf32`, `fp32_precision`,
   `torch.set_float32_matmul_precision`) are ways to multiply float32; `allow_fp16_reduced_precision_reduction`,
@@ -29,7 +29,7 @@ to it for tensors of float64:
 What is not proved is that the libraries are without faults, and compute each element from its own terms alone, as
 Strassen's method would not. (AMD's, whose devices PyTorch calls "cuda" too, were not looked at.) So it is tried:
 products of whole numbers whose absolute values add up to 2^53 - 1 when an arithmetic is made (`TorchArithmetic`), and
-each model's whole answers beside NumPy's when it is loaded (`training.kinds.loading`).
+each model's whole answers beside NumPy's when it is loaded (`dpserve.training.kinds.loading`).
 """
 
 import os
@@ -39,9 +39,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from training.errors import TrainingError, extra
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import TrainingError, extra
 
 Device = Literal["cpu", "cuda"]
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")

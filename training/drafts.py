@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from training.inputs.digest_files import is_ended, write_locked
+from dpserve.training.inputs.digest_files import is_ended, write_locked
 
 _LOCK = ".lock"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from accounting.messages import Message, OptionName, Wording, joined, message, message_of
+from dpserve.accounting.messages import Message, OptionName, Wording, joined, message, message_of
 
 
 class TrainingError(Exception):
@@ -15,7 +15,7 @@ class WrongOption(TrainingError):
 
     field: its name in Python, `records_declared`. value: what was given; None where nothing was, or where it does not
     matter. reason: what is wrong, to be read after the option's name. remedy: what would do, if the reason does not say
-    it. No text of these says how a front end writes an option: see `accounting.messages`.
+    it. No text of these says how a front end writes an option: see `dpserve.accounting.messages`.
     """
 
     def __init__(self, field: str, reason: Wording, *, value: object = None, remedy: Wording | None = None) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from accounting.arrays import Floats, Integers
-from training.intervals import Interval, ratio_interval
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.training.intervals import Interval, ratio_interval
 
 LEVELS = (800, 900, 950, 990)
 """The coverages that are evaluated, in thousandths."""

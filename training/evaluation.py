@@ -4,21 +4,22 @@ Each held-out record is counted in one cell of each table that is reported:
 - accuracy: right or wrong;
 - calibration: between which of `EDGES` the likeliest class's probability lies, and right or wrong;
 - confusion: its class, and the class that the model finds likeliest;
-- roc, of two classes: how likely the second one is to the model, by its class (`training.roc`);
+- roc, of two classes: how likely the second one is to the model, by its class (`dpserve.training.roc`);
 - coverage: the least coverage whose prediction set holds its class, by class where the sets are
-  (`training.evaluated_sets`);
+  (`dpserve.training.evaluated_sets`);
 and its log loss, clipped to `largest_loss`, and the sizes of its prediction sets are added to sums. All are released
 together, with one
-Gaussian noise (`mechanisms.gaussian_vector`). What follows from them, intervals among it, is post-processing.
+Gaussian noise (`dpserve.mechanisms.gaussian_vector`). What follows from them, intervals among it, is post-processing.
 
 The price. Let neighbouring sets of held-out records differ by one record, added or removed. A record's own cells and
 loss are a function of that record, of the model and of public numbers, computed in arrays of one row, so that all
 other records' terms are the same, bit for bit. The vectors before noise therefore differ by exactly that record's term.
 Its parts are, in whole steps of 2^-28: `weights[name]` in one cell of each table, and at most `weights["log-loss"]` for
 the loss, measured from the middle of [0, largest_loss] in units of half that interval, rounded towards zero, and so the
-sizes of sets; of `roc` a column that is at most `weights["roc"]` long (`training.roc.term`). The squares of the weights
-add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS (`training.inputs.sums`)
-terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
+sizes of sets; of `roc` a column that is at most `weights["roc"]` long (`dpserve.training.roc.term`). The squares of the
+weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
+(`dpserve.training.inputs.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`:
+mu-GDP.
 
 Privacy units. Where neighbours differ by all n records of one unit, each of its terms is divided by n and rounded
 towards zero, in integers: no part becomes longer than an n-th of a term that is at most 1 long, and n of these are at
@@ -37,8 +38,8 @@ records of its declared blocks alone. Where b is none of them, the evaluation is
 that the neighbours share and of fresh noise: given the model, which b paid for if it was trained on b, its law is the
 same in both, and b loses nothing more. Where b is one of them, it loses mu given the model, which b's account pays in
 the call that charges the model to its own blocks, or after it. So the blocks of the held-out rows pay for the
-evaluation, and no others: a release among those of `training.inputs.blocks`, whose filter for each block bounds them
-all. Which blocks these are is declared, and says nothing of the rows.
+evaluation, and no others: a release among those of `dpserve.training.inputs.blocks`, whose filter for each block bounds
+them all. Which blocks these are is declared, and says nothing of the rows.
 
 Not for models whose answers are paid for one by one. Their exact weights are no release. A training record that moves
 them by Delta_W may change the likeliest class of every held-out record, if all lie near a boundary: a count can move by
@@ -57,18 +58,18 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from accounting.arrays import Floats, Integers
-from accounting.losses import Cost
-from mechanisms.gaussian_vector import GaussianVector, mu_for
-from mechanisms.randomness import Randomness
-from training import evaluated_sets, roc
-from training.bundles.certificate import FLOATING_POINT, UNIFORM_BITS
-from training.evaluated_sets import CoverageAt
-from training.inputs.records import Units
-from training.inputs.sums import check_count
-from training.intervals import CONFIDENCE, Interval, count_interval, ratio_interval, share_interval
-from training.pay_once.model import ReleasedModel
-from training.pay_once.prediction_sets import By
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training import evaluated_sets, roc
+from dpserve.training.bundles.certificate import FLOATING_POINT, UNIFORM_BITS
+from dpserve.training.evaluated_sets import CoverageAt
+from dpserve.training.inputs.records import Units
+from dpserve.training.inputs.sums import check_count
+from dpserve.training.intervals import CONFIDENCE, Interval, count_interval, ratio_interval, share_interval
+from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.pay_once.prediction_sets import By
 
 Part = Literal["accuracy", "log-loss", "calibration", "confusion", "roc", "coverage", "set-size"]
 
@@ -204,7 +205,7 @@ class Law:
     def term(self, probabilities: Floats, label: int, least: Floats | None = None) -> Integers:
         """Return what a record of this class adds, in steps of 2^-28, where the model answers (C,): (size,).
 
-        least: the least probability of each class in a set, for each of `training.evaluated_sets.LEVELS`.
+        least: the least probability of each class in a set, for each of `dpserve.training.evaluated_sets.LEVELS`.
         """
         likeliest = int(probabilities.argmax())
         right = likeliest == label

@@ -8,18 +8,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from accounting.arrays import Floats, Singles
-from accounting.messages import OptionName, Wording
-from training.errors import WrongOption, WrongValue
-from training.features import hog, rules
-from training.features.crosses import MOST_BUCKETS, MOST_CELLS
-from training.features.encoder import OnnxEncoder
-from training.features.hog import Shape
-from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, default_clip_norm
-from training.features.quantiles import QUANTILE_SHARE
-from training.inputs.columns import usual_norm
-from training.inputs.records import Declaration
-from training.kinds.options import Declared, Options, fields_of
+from dpserve.accounting.arrays import Floats, Singles
+from dpserve.accounting.messages import OptionName, Wording
+from dpserve.training.errors import WrongOption, WrongValue
+from dpserve.training.features import hog, rules
+from dpserve.training.features.crosses import MOST_BUCKETS, MOST_CELLS
+from dpserve.training.features.encoder import OnnxEncoder
+from dpserve.training.features.hog import Shape
+from dpserve.training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, default_clip_norm
+from dpserve.training.features.quantiles import QUANTILE_SHARE
+from dpserve.training.inputs.columns import usual_norm
+from dpserve.training.inputs.records import Declaration
+from dpserve.training.kinds.options import Declared, Options, fields_of
 
 ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12

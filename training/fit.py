@@ -5,7 +5,7 @@
 
 Nothing is printed here, and nothing is known of who asks: progress goes to `watcher`, what the owner should hear of
 goes to `watcher.hear`. An error names a field of the request, its value,
-the reason and what would do (`training.errors.WrongOption`).
+the reason and what would do (`dpserve.training.errors.WrongOption`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,29 +14,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from accounting.messages import Message, OptionName, Wording, message
-from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
-from mechanisms.randomness import SystemRandomness
-from training.block_choice import BlockChoice
-from training.bundles.certificate import ProvenCertificate
-from training.drafts import draft_folder
-from training.errors import TrainingError, WrongOption, WrongValue
-from training.feature_choice import FeatureChoice, compute_features
-from training.features import rules
-from training.features.maps import Fourier, OfImages, Quantiles
-from training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
-from training.fields import NAME
-from training.inputs.blocks import noted_in_blocks
-from training.inputs.lineage import KnownRecords, advice, overlap
-from training.inputs.records import Declaration, Records
-from training.kinds import registry as kinds
-from training.kinds.kind import Job, Kind, TrainingProgress
-from training.kinds.options import Declared, Options, fields_of
-from training.kinds.shared_options import PRICE, RECORDS, price_words
-from training.pay_once.prediction_sets import By
-from training.pay_once.prediction_sets import one_in as one_in_of
-from training.sets_choice import SetsChoice
-from training.sets_choice import by_rule as sets_by_rule
+from dpserve.accounting.messages import Message, OptionName, Wording, message
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.block_choice import BlockChoice
+from dpserve.training.bundles.certificate import ProvenCertificate
+from dpserve.training.drafts import draft_folder
+from dpserve.training.errors import TrainingError, WrongOption, WrongValue
+from dpserve.training.feature_choice import FeatureChoice, compute_features
+from dpserve.training.features import rules
+from dpserve.training.features.maps import Fourier, OfImages, Quantiles
+from dpserve.training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
+from dpserve.training.fields import NAME
+from dpserve.training.inputs.blocks import noted_in_blocks
+from dpserve.training.inputs.lineage import KnownRecords, advice, overlap
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds import registry as kinds
+from dpserve.training.kinds.kind import Job, Kind, TrainingProgress
+from dpserve.training.kinds.options import Declared, Options, fields_of
+from dpserve.training.kinds.shared_options import PRICE, RECORDS, price_words
+from dpserve.training.pay_once.prediction_sets import By
+from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
+from dpserve.training.sets_choice import SetsChoice
+from dpserve.training.sets_choice import by_rule as sets_by_rule
 
 Event = Any
 """`Warned` or `Planned`."""
@@ -386,7 +386,7 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher) -> Pr
     Nothing before this has looked at which records there are: what is held back is a sample of all.
     """
     # Other trainings should not wait for what these import.
-    from training.holding_back import hold_back, with_sets
+    from dpserve.training.holding_back import hold_back, with_sets
 
     declared = job.options.get("records_declared")
     one_in = one_in_of(declared)
@@ -448,7 +448,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     private records.
     """
     # A simulation needs what training needs and more.
-    from training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind
+    from dpserve.training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind
 
     options, queries = job.options, plan.queries
     n = _records_declared(options)
@@ -495,7 +495,7 @@ def _cut_at_quantiles(job: Job, share: float) -> Job:
     TrainingError.
     """
     # Other trainings need not count.
-    from training.fitting.histograms import cut_at_quantiles
+    from dpserve.training.fitting.histograms import cut_at_quantiles
 
     assert isinstance(job.feature_map, Quantiles)
     if not job.feature_map.counted:

@@ -1,25 +1,25 @@
 """Prediction sets of a pay-once model: records are held back by coins, and the model that the others trained is asked
-about them. `training.pay_once.coverage` has the promise, `training.pay_once.prediction_sets` the price.
+about them. `dpserve.training.pay_once.coverage` has the promise, `dpserve.training.pay_once.prediction_sets` the price.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from accounting import picorho
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
-from mechanisms.randomness import Randomness
-from training.bundles.sealing import load_sealed, save_sealed
-from training.errors import TrainingError
-from training.inputs.records import Records
-from training.inputs.sums import check_count
-from training.kinds.loading import load_model
-from training.kinds.registry import pay_once
-from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel
-from training.pay_once.prediction_sets import By, counts_of, parts_of, release_sets
+from dpserve.accounting import picorho
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.bundles.sealing import load_sealed, save_sealed
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import check_count
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import pay_once
+from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.pay_once.prediction_sets import By, counts_of, parts_of, release_sets
 
 
 def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Records, Records]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from accounting.messages import OptionName
-from training.errors import TrainingError, extra
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import TrainingError, extra
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _CUDA_OPTIONS = {"cudnn_conv_algo_search": "DEFAULT", "use_tf32": "0"}

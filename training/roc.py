@@ -1,8 +1,8 @@
 """The ROC curve of a model of two classes from noisy counts, and the area below it.
 
 How sure the model is of the second class is rounded to CELLS cells of log-odds. A record is counted in a cell of its
-class, by the prefix sums of `mechanisms.prefix_sums`: true and false positives are such sums. For one threshold the
-intervals of its shares hold with CONFIDENCE, exactly (Fieller 1954). (Sun and others 2022, DPAUC, arXiv 2208.12294,
+class, by the prefix sums of `dpserve.mechanisms.prefix_sums`: true and false positives are such sums. For one threshold
+the intervals of its shares hold with CONFIDENCE, exactly (Fieller 1954). (Sun and others 2022, DPAUC, arXiv 2208.12294,
 have noise on each count of positives and negatives at every threshold; here it is drawn once for all of them.)
 """
 
@@ -13,12 +13,12 @@ from fractions import Fraction
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from accounting.arrays import Floats, Integers
-from mechanisms import grid
-from mechanisms.prefix_sums import WHOLE, coefficients, inverse_coefficients
-from training.intervals import CONFIDENCE, Interval, ratio_interval
-from training.pay_once.scores import CELLS as FINE_CELLS
-from training.pay_once.scores import EDGES, cells_of
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.mechanisms import grid
+from dpserve.mechanisms.prefix_sums import WHOLE, coefficients, inverse_coefficients
+from dpserve.training.intervals import CONFIDENCE, Interval, ratio_interval
+from dpserve.training.pay_once.scores import CELLS as FINE_CELLS
+from dpserve.training.pay_once.scores import EDGES, cells_of
 
 _TOGETHER = 5
 CELLS = math.ceil(FINE_CELLS / _TOGETHER)

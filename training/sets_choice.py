@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from training.kinds.options import Declared, Options
-from training.pay_once.prediction_sets import LEAST_RECORDS, By, one_in
+from dpserve.training.kinds.options import Declared, Options
+from dpserve.training.pay_once.prediction_sets import LEAST_RECORDS, By, one_in
 
 MOST_RECORDS = 1_000_000
 """Largest declared number of records for which `auto` makes prediction sets: above, holding back would copy what does

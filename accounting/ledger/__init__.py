@@ -3,9 +3,9 @@
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from accounting.ledger.api_keys import SCOPES, ApiKey, KeyScope, checked_scopes, expiry
-from accounting.ledger.embedded import EmbeddedStore
-from accounting.ledger.errors import (
+from dpserve.accounting.ledger.api_keys import SCOPES, ApiKey, KeyScope, checked_scopes, expiry
+from dpserve.accounting.ledger.embedded import EmbeddedStore
+from dpserve.accounting.ledger.errors import (
     ActRefused,
     BlocksNotNamed,
     BudgetExhausted,
@@ -37,10 +37,10 @@ from accounting.ledger.errors import (
     WouldBeDone,
     WrongFormat,
 )
-from accounting.ledger.holdings import HoldRequest, JointHoldRequest
-from accounting.ledger.ledger import Ledger
-from accounting.ledger.receipts import Receipt
-from accounting.ledger.values import (
+from dpserve.accounting.ledger.holdings import HoldRequest, JointHoldRequest
+from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.receipts import Receipt
+from dpserve.accounting.ledger.values import (
     LARGEST_REQUEST,
     RAISED_AFTER_ANSWERS,
     Account,

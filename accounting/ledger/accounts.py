@@ -16,10 +16,10 @@ from typing import Any, Self, cast
 
 import msgspec
 
-from accounting.budgets import Budget
-from accounting.ledger import wire
-from accounting.ledger.api_keys import ApiKey, KeyScope
-from accounting.ledger.errors import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import wire
+from dpserve.accounting.ledger.api_keys import ApiKey, KeyScope
+from dpserve.accounting.ledger.errors import (
     ActRefusal,
     ActRefused,
     ClientRevoked,
@@ -38,7 +38,7 @@ from accounting.ledger.errors import (
     UnknownLineage,
     WouldBeDone,
 )
-from accounting.ledger.journal import (
+from dpserve.accounting.ledger.journal import (
     Acknowledged,
     Journal,
     Witness,
@@ -47,7 +47,7 @@ from accounting.ledger.journal import (
     mark_forgotten,
     read_acknowledged,
 )
-from accounting.ledger.receipts import (
+from dpserve.accounting.ledger.receipts import (
     GENESIS,
     Act,
     Numbers,
@@ -57,8 +57,8 @@ from accounting.ledger.receipts import (
     read_act,
     read_receipt,
 )
-from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
-from accounting.ledger.values import (
+from dpserve.accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
+from dpserve.accounting.ledger.values import (
     Account,
     BlockAccount,
     ClientAccount,
@@ -66,7 +66,7 @@ from accounting.ledger.values import (
     LineageAccount,
     checked_display,
 )
-from accounting.ledger.wire import AccountKeys, Fields, Kind, LineageKeys
+from dpserve.accounting.ledger.wire import AccountKeys, Fields, Kind, LineageKeys
 
 _MOST_NAMED = 10_000
 """Number of API keys whose clients are remembered, so that one call can read both."""

@@ -12,11 +12,11 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow.fs as pa_fs
 
-from accounting.ledger.backup_streams import read_lines, writing
-from accounting.ledger.backups import backup
-from accounting.ledger.ledger import Ledger
-from accounting.ledger.verification import Watcher, unwatched
-from accounting.whole_files import drafted
+from dpserve.accounting.ledger.backup_streams import read_lines, writing
+from dpserve.accounting.ledger.backups import backup
+from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.verification import Watcher, unwatched
+from dpserve.accounting.whole_files import drafted
 
 
 async def write_backup(

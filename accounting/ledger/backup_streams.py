@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from accounting.ledger.errors import CannotRecover, SecretKeyMissing
-from accounting.messages import OptionName
+from dpserve.accounting.ledger.errors import CannotRecover, SecretKeyMissing
+from dpserve.accounting.messages import OptionName
 
 _PIECE = 1 << 18
 _AGE = b"age-encryption.org/"

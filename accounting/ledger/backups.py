@@ -17,12 +17,18 @@ from typing import Any, Self, TypeVar
 import msgspec
 from msgspec import Struct
 
-from accounting.ledger.accounts import UNREADABLE, reading
-from accounting.ledger.books import Books
-from accounting.ledger.errors import CannotRecover, LedgerDamaged, LedgerUnavailable, LineageForgotten, UnknownLineage
-from accounting.ledger.ledger import Ledger
-from accounting.ledger.questions import PaidQuestions
-from accounting.ledger.receipts import (
+from dpserve.accounting.ledger.accounts import UNREADABLE, reading
+from dpserve.accounting.ledger.books import Books
+from dpserve.accounting.ledger.errors import (
+    CannotRecover,
+    LedgerDamaged,
+    LedgerUnavailable,
+    LineageForgotten,
+    UnknownLineage,
+)
+from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.questions import PaidQuestions
+from dpserve.accounting.ledger.receipts import (
     Act,
     EntryFields,
     Numbers,
@@ -32,10 +38,10 @@ from accounting.ledger.receipts import (
     entry_of_act,
     entry_of_receipt,
 )
-from accounting.ledger.store import binary
-from accounting.ledger.values import BlockAccount, ClientAccount, GroupAccount, LineageAccount
-from accounting.ledger.verification import Watcher, all_acts, receipt_pages, unwatched
-from accounting.ledger.wire import LineageKeys, read_account
+from dpserve.accounting.ledger.store import binary
+from dpserve.accounting.ledger.values import BlockAccount, ClientAccount, GroupAccount, LineageAccount
+from dpserve.accounting.ledger.verification import Watcher, all_acts, receipt_pages, unwatched
+from dpserve.accounting.ledger.wire import LineageKeys, read_account
 
 _FORMAT = "dpserve ledger backup 8"
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from accounting.budgets import currency_of
-from accounting.currency import RHO, Currency
-from accounting.ledger.questions import PaidQuestions
-from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
-from accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
-from accounting.ledger.wire import budget_arguments
-from accounting.losses import Cost
+from dpserve.accounting.budgets import currency_of
+from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.ledger.questions import PaidQuestions
+from dpserve.accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
+from dpserve.accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
+from dpserve.accounting.ledger.wire import budget_arguments
+from dpserve.accounting.losses import Cost
 
 _SHOWN = 5
 _HASH = 32

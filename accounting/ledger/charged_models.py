@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 
-from accounting.currency import RHO, Currency
-from accounting.ledger.accounts import Accounts
-from accounting.ledger.receipts import Receipt
-from accounting.ledger.values import ChargedModel, LineageAccount
-from accounting.ledger.verification import all_receipts
+from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.ledger.accounts import Accounts
+from dpserve.accounting.ledger.receipts import Receipt
+from dpserve.accounting.ledger.values import ChargedModel, LineageAccount
+from dpserve.accounting.ledger.verification import all_receipts
 
 
 @dataclass

@@ -34,8 +34,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from accounting.ledger.errors import NO_LOCKS, EmbeddedStoreFailed
-from accounting.messages import OptionName
+from dpserve.accounting.ledger.errors import NO_LOCKS, EmbeddedStoreFailed
+from dpserve.accounting.messages import OptionName
 
 PATIENCE = 10.0
 """Seconds to wait for a lock, an answer or an end before giving up."""

@@ -8,10 +8,10 @@ whoever gets it must give no answer. Every message is one line that can be shown
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from accounting.budgets import Budget
-from accounting.budgets import Scope as Scope
-from accounting.currency import RHO, Currency
-from accounting.messages import OptionName, Wording, joined
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.budgets import Scope as Scope
+from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.messages import OptionName, Wording, joined
 
 NO_LOCKS = "its file system does not refuse a second lock of a file (flock), so that two services would write at once"
 """The reason why a folder cannot be used."""

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from accounting.budgets import Budget
-from accounting.currency import EPSILON, RHO
-from accounting.ledger.accounts import Accounts, reading
-from accounting.ledger.receipts import Act, Receipt
-from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import read_budget
-from accounting.picorho import to_rho
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.currency import EPSILON, RHO
+from dpserve.accounting.ledger.accounts import Accounts, reading
+from dpserve.accounting.ledger.receipts import Act, Receipt
+from dpserve.accounting.ledger.verification import all_acts, all_receipts
+from dpserve.accounting.ledger.wire import read_budget
+from dpserve.accounting.picorho import to_rho
 
 Format = Literal["csv", "jsonl"]
 

@@ -19,10 +19,10 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from accounting import sampling_error
-from accounting.ledger.receipts import charge_terms, checked_time, model_question, release_digest
-from accounting.ledger.values import Idempotency, LedgerRequest, Line, checked_client, checked_lineage
-from accounting.losses import Cost
+from dpserve.accounting import sampling_error
+from dpserve.accounting.ledger.receipts import charge_terms, checked_time, model_question, release_digest
+from dpserve.accounting.ledger.values import Idempotency, LedgerRequest, Line, checked_client, checked_lineage
+from dpserve.accounting.losses import Cost
 
 
 @dataclass(frozen=True)

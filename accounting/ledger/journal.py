@@ -24,11 +24,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from accounting.ledger.errors import NO_LOCKS, LedgerUnavailable
-from accounting.ledger.receipts import Receipt, first_link, link_after
-from accounting.ledger.store import Asker
-from accounting.ledger.values import checked_lineage
-from accounting.whole_files import sync_folder, write_whole
+from dpserve.accounting.ledger.errors import NO_LOCKS, LedgerUnavailable
+from dpserve.accounting.ledger.receipts import Receipt, first_link, link_after
+from dpserve.accounting.ledger.store import Asker
+from dpserve.accounting.ledger.values import checked_lineage
+from dpserve.accounting.whole_files import sync_folder, write_whole
 
 LARGEST_FILE = 128 * 1024 * 1024
 """Bytes of a journal's two files together. One that has half of them becomes the one before, which is forgotten."""

@@ -30,15 +30,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from accounting.ledger import wire
-from accounting.ledger.accounts import UNREADABLE, Accounts, in_turn, reading, unreadable
-from accounting.ledger.embedded import EmbeddedStore
-from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageForgotten
-from accounting.ledger.holdings import HoldRequest, JointHoldRequest
-from accounting.ledger.journal import Acknowledged, Witness
-from accounting.ledger.receipts import Receipt, pairs
-from accounting.ledger.store import DEADLINE, Store
-from accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
+from dpserve.accounting.ledger import wire
+from dpserve.accounting.ledger.accounts import UNREADABLE, Accounts, in_turn, reading, unreadable
+from dpserve.accounting.ledger.embedded import EmbeddedStore
+from dpserve.accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageForgotten
+from dpserve.accounting.ledger.holdings import HoldRequest, JointHoldRequest
+from dpserve.accounting.ledger.journal import Acknowledged, Witness
+from dpserve.accounting.ledger.receipts import Receipt, pairs
+from dpserve.accounting.ledger.store import DEADLINE, Store
+from dpserve.accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
 
 Chargeable = ChargeRequest | HoldRequest | JointHoldRequest
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from weakref import finalize
 
-from accounting.ledger.receipts import QUESTION, Numbers, Receipt, account_subject
+from dpserve.accounting.ledger.receipts import QUESTION, Numbers, Receipt, account_subject
 
 _PAID, _LATE, _FIRST, _LATER = range(4)
 """The kinds of notes on a question: a payment; one that came meanwhile; and in the store, who paid first, and later."""

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from accounting.currency import RHO, Currency
-from accounting.losses import Cost
+from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.losses import Cost
 
 QUESTION = 16
 """Bytes of a question's digest."""

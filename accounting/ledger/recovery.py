@@ -23,8 +23,8 @@ from functools import partial
 
 from msgspec.structs import replace as replaced
 
-from accounting.ledger.backups import batches
-from accounting.ledger.errors import (
+from dpserve.accounting.ledger.backups import batches
+from dpserve.accounting.ledger.errors import (
     BlocksNotNamed,
     CannotRecover,
     LedgerError,
@@ -32,18 +32,18 @@ from accounting.ledger.errors import (
     UnknownBlock,
     UnknownClient,
 )
-from accounting.ledger.journal import FORGETFUL
-from accounting.ledger.ledger import Ledger
-from accounting.ledger.receipts import (
+from dpserve.accounting.ledger.journal import FORGETFUL
+from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.receipts import (
     QUESTION,
     Receipt,
     charge_terms,
     digest,
 )
-from accounting.ledger.values import LedgerRequest, Line
-from accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
-from accounting.losses import Cost
-from accounting.messages import OptionName
+from dpserve.accounting.ledger.values import LedgerRequest, Line
+from dpserve.accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.messages import OptionName
 
 _RECEIPTS_IN_A_CALL = 200
 _BITS = 1 << 15

@@ -24,8 +24,8 @@ import redis.exceptions as refused
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
-from accounting.ledger.connections import address, connections_to, has_sentinels
-from accounting.ledger.errors import (
+from dpserve.accounting.ledger.connections import address, connections_to, has_sentinels
+from dpserve.accounting.ledger.errors import (
     LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
@@ -35,7 +35,7 @@ from accounting.ledger.errors import (
     UnsafeStore,
     WrongFormat,
 )
-from accounting.messages import OptionName, Wording
+from dpserve.accounting.messages import OptionName, Wording
 
 FORMAT = "1"
 """The way of writing a lineage."""
@@ -120,7 +120,7 @@ class FunctionLibrary:
 @cache
 def our_library() -> FunctionLibrary:
     """Return the library that this package was written with."""
-    folder = files("accounting.ledger")
+    folder = files("dpserve.accounting.ledger")
     return FunctionLibrary("".join(folder.joinpath(f"{part}.lua").read_text() for part in _PARTS))
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from accounting.ledger.accounts import Accounts, reading
+from dpserve.accounting.ledger.accounts import Accounts, reading
 
 Task = Literal["backup", "rehearsal"]
 

@@ -20,15 +20,15 @@ from unicodedata import is_normalized, normalize
 import msgspec
 from msgspec import Struct, structs
 
-from accounting import picorho
-from accounting.budgets import Accepts, Budget, Scope
-from accounting.currency import EPSILON, RHO, Currency
-from accounting.ledger.api_keys import ApiKey
-from accounting.ledger.errors import (
+from dpserve.accounting import picorho
+from dpserve.accounting.budgets import Accepts, Budget, Scope
+from dpserve.accounting.currency import EPSILON, RHO, Currency
+from dpserve.accounting.ledger.api_keys import ApiKey
+from dpserve.accounting.ledger.errors import (
     ActRefused,
     LedgerRefusal,
 )
-from accounting.ledger.receipts import (
+from dpserve.accounting.ledger.receipts import (
     QUESTION,
     Receipt,
     Terms,
@@ -37,9 +37,9 @@ from accounting.ledger.receipts import (
     checked_text,
     checked_time,
 )
-from accounting.losses import Cost
-from accounting.report import AccountState
-from accounting.sampling_error import least_delta, pure_delta
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.report import AccountState
+from dpserve.accounting.sampling_error import least_delta, pure_delta
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -298,11 +298,11 @@ class Account:
     """An account at one instant, in 1e-12 of what it counts. `tally`: how many releases of each cost it paid for.
 
     `highest_limit` is the highest limit that was in force since the first charge, or is now. The filter's
-    proof (`accounting.budgets`) ends at a bound that the charges keep to in every course of events. What was spent when
-    the owner lowered a limit is an outcome that the clients chose, so neither it nor the lower limit is such a bound
-    for what was released before: the limit in force then is. A limit that admitted no charge bounds nothing, and is
-    left out. `raises` is how often the limit rose above it since the first charge, and `settled_limit` what it was
-    before the first of these. Where more was spent than that, a restored store has lost a raise: it counts as one.
+    proof (`dpserve.accounting.budgets`) ends at a bound that the charges keep to in every course of events. What was
+    spent when the owner lowered a limit is an outcome that the clients chose, so neither it nor the lower limit is such
+    a bound for what was released before: the limit in force then is. A limit that admitted no charge bounds nothing,
+    and is left out. `raises` is how often the limit rose above it since the first charge, and `settled_limit` what it
+    was before the first of these. Where more was spent than that, a restored store has lost a raise: it counts as one.
 
     `created` is in seconds since the epoch. `coins_spent` counts the coins it paid for (`Cost.coins`), of the `coins`
     that its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.

@@ -11,19 +11,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from contextlib import suppress
 from dataclasses import dataclass
 
-from accounting.ledger import wire
-from accounting.ledger.accounts import Accounts, reading
-from accounting.ledger.books import Books, IndexDigest
-from accounting.ledger.errors import (
+from dpserve.accounting.ledger import wire
+from dpserve.accounting.ledger.accounts import Accounts, reading
+from dpserve.accounting.ledger.books import Books, IndexDigest
+from dpserve.accounting.ledger.errors import (
     LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
 )
-from accounting.ledger.journal import JournalContents, JournalFiles
-from accounting.ledger.questions import PaidQuestions
-from accounting.ledger.receipts import Act, Receipt
-from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
-from accounting.ledger.wire import LineageKeys
+from dpserve.accounting.ledger.journal import JournalContents, JournalFiles
+from dpserve.accounting.ledger.questions import PaidQuestions
+from dpserve.accounting.ledger.receipts import Act, Receipt
+from dpserve.accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
+from dpserve.accounting.ledger.wire import LineageKeys
 
 _PAGE = 1000
 _INDEX_PAGE = 5000

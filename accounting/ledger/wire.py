@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from accounting.budgets import Accepts, Budget, currency_of
-from accounting.currency import EPSILON, RHO
-from accounting.ledger.api_keys import KEY, ApiKey, read_key
-from accounting.ledger.errors import (
+from dpserve.accounting.budgets import Accepts, Budget, currency_of
+from dpserve.accounting.currency import EPSILON, RHO
+from dpserve.accounting.ledger.api_keys import KEY, ApiKey, read_key
+from dpserve.accounting.ledger.errors import (
     BlocksNotNamed,
     BudgetExhausted,
     ChargedWithoutBlocks,
@@ -38,7 +38,7 @@ from accounting.ledger.errors import (
     UnknownLineage,
     WrongFormat,
 )
-from accounting.ledger.receipts import (
+from dpserve.accounting.ledger.receipts import (
     GENESIS,
     Numbers,
     Receipt,
@@ -49,8 +49,8 @@ from accounting.ledger.receipts import (
     pairs,
     read_terms,
 )
-from accounting.ledger.store import FORGOTTEN, FORMAT, binary, said_by_library
-from accounting.ledger.values import (
+from dpserve.accounting.ledger.store import FORGOTTEN, FORMAT, binary, said_by_library
+from dpserve.accounting.ledger.values import (
     Account,
     Balance,
     BlockAccount,
@@ -63,7 +63,7 @@ from accounting.ledger.values import (
     checked_client,
     checked_lineage,
 )
-from accounting.losses import Cost
+from dpserve.accounting.losses import Cost
 
 LINEAGES = "dpserve:lineages"
 """The key that lists every lineage of the store. The only one outside of a lineage."""

@@ -16,15 +16,15 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from accounting.losses import GaussianLoss
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import Mechanism
-from mechanisms.published import Published
-from mechanisms.selected_neuron import SelectedNeuron
-from mechanisms.selection import Law, cumulative_weights, probabilities
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import GaussianLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
+from dpserve.mechanisms.selection import Law, cumulative_weights, probabilities
 
 _ROUNDING = 1e-9
 _BEYOND_SELECTION = 20.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from accounting import domains
-from accounting.analyses import side_by_side
-from accounting.arrays import Floats
-from accounting.losses import (
+from dpserve.accounting import domains
+from dpserve.accounting.analyses import side_by_side
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import (
     BoundedRangeLoss,
     Composition,
     Cost,
@@ -21,13 +21,13 @@ from accounting.losses import (
     SubsampledGaussianLoss,
     composition_of,
 )
-from audit import estimators
-from audit.distinguishing.likelihood import Worlds, scores
-from audit.estimators import LowerBound
-from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, composition_family
-from audit.noise import NoiseFinding, judge_known_logits, together
-from mechanisms.mechanism import Mechanism
-from mechanisms.randomness import Randomness
+from dpserve.audit import estimators
+from dpserve.audit.distinguishing.likelihood import Worlds, scores
+from dpserve.audit.estimators import LowerBound
+from dpserve.audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, composition_family
+from dpserve.audit.noise import NoiseFinding, judge_known_logits, together
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.randomness import Randomness
 
 CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from accounting.arrays import Floats
-from audit.distinguishing.likelihood import Worlds, scores
-from audit.distinguishing.neighbours import Neighbours
-from audit.endpoint import served_mechanism
-from audit.noise import NoiseFinding, judge_known_logits, together
-from audit.pieces import ResultStore, kept_scores_and_noise
-from mechanisms.mechanism import Mechanism
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.distinguishing.likelihood import Worlds, scores
+from dpserve.audit.distinguishing.neighbours import Neighbours
+from dpserve.audit.endpoint import served_mechanism
+from dpserve.audit.noise import NoiseFinding, judge_known_logits, together
+from dpserve.audit.pieces import ResultStore, kept_scores_and_noise
+from dpserve.mechanisms.mechanism import Mechanism
 
 _DRAWS = 4
 

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from accounting.whole_files import owners_alone
-from audit.endpoint import Endpoint, Exhausted, digest_of, row_name
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.accounting.whole_files import owners_alone
+from dpserve.audit.endpoint import Endpoint, Exhausted, digest_of, row_name
 
 FORMAT = "dpserve attack journal 3"
 

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Mask
-from accounting.losses import Cost
-from audit.endpoint import Endpoint, EndpointError
-from audit.membership.asking import Answered, AnswerJournal, ask
-from audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
-from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
-from audit.membership.claims import (
+from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.losses import Cost
+from dpserve.audit.endpoint import Endpoint, EndpointError
+from dpserve.audit.membership.asking import Answered, AnswerJournal, ask
+from dpserve.audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
+from dpserve.audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
+from dpserve.audit.membership.claims import (
     STEPS,
     ClaimedReleases,
     claim_of_accounts,
@@ -34,11 +34,11 @@ from audit.membership.claims import (
     failure_of,
     what_is_protected,
 )
-from audit.membership.near_copies import near_copies_to_ask
-from audit.membership.own_law import own_law_ratio
-from audit.membership.plan import NOISE_SHARE, QueryPlan, largest_epsilon, make_plan, rows_of_keys
-from audit.membership.scoring import average_answers, scores_of
-from audit.membership.shadow_models import (
+from dpserve.audit.membership.near_copies import near_copies_to_ask
+from dpserve.audit.membership.own_law import own_law_ratio
+from dpserve.audit.membership.plan import NOISE_SHARE, QueryPlan, largest_epsilon, make_plan, rows_of_keys
+from dpserve.audit.membership.scoring import average_answers, scores_of
+from dpserve.audit.membership.shadow_models import (
     Draws,
     Pool,
     ShadowSetup,
@@ -47,10 +47,10 @@ from audit.membership.shadow_models import (
     shadow_setup_of,
     train_shadow_models,
 )
-from audit.membership.verdict import Verdict, verdict
-from audit.noise import NoiseFinding
-from audit.progress import OnStage
-from training.devices import Device
+from dpserve.audit.membership.verdict import Verdict, verdict
+from dpserve.audit.noise import NoiseFinding
+from dpserve.audit.progress import OnStage
+from dpserve.training.devices import Device
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Outcome:
         """The tests that convict, by name.
 
         Bounds convict only where nothing contradicts their premise, that candidates are exchangeable
-        (`audit.membership.claims`). Replays, charges and the noise of near-copies compare no members with others and
-        convict without it.
+        (`dpserve.audit.membership.claims`). Replays, charges and the noise of near-copies compare no members with
+        others and convict without it.
         """
         convictions = []
         if self.replays.averaging_is_free:

@@ -1,6 +1,7 @@
 """Whom the attack decides about: records that were trained on, and others of the same distribution that were not.
 
-Of a model that protects privacy units candidates are units, each with all of its rows (`audit.membership.claims`).
+Of a model that protects privacy units candidates are units, each with all of its rows
+(`dpserve.audit.membership.claims`).
 
 Reads the owner's files by what the model's public certificate says of its features and classes, and checks that members
 and others cannot be distinguished by the records alone (Erlingsson et al. 2019, Section 5.4): where they can, an
@@ -22,18 +23,18 @@ import scipy.stats
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from accounting.arrays import Floats, Labels, Mask
-from accounting.messages import OptionName
-from audit.endpoint import digest_of
-from training.exact.network import rounded
-from training.features.maps import AnyFeatureMap
-from training.inputs.columns import columns_from
-from training.inputs.declared import values_of
-from training.inputs.digits import load_digits
-from training.inputs.npz_file import read_npz
-from training.inputs.records import Records
-from training.inputs.schema import schema_of
-from training.inputs.table_records import column_names, read_numbers, read_with_schema
+from dpserve.accounting.arrays import Floats, Labels, Mask
+from dpserve.accounting.messages import OptionName
+from dpserve.audit.endpoint import digest_of
+from dpserve.training.exact.network import rounded
+from dpserve.training.features.maps import AnyFeatureMap
+from dpserve.training.inputs.columns import columns_from
+from dpserve.training.inputs.declared import values_of
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.npz_file import read_npz
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.schema import schema_of
+from dpserve.training.inputs.table_records import column_names, read_numbers, read_with_schema
 
 SUSPICIOUS = 0.001
 """The warning is a false alarm with at most this probability."""

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.budgets import currency_of
-from accounting.losses import Cost
-from accounting.picorho import PICORHO_PER_RHO
-from audit.endpoint import Endpoint, Exhausted, row_name
-from audit.membership.asking import Answered
-from audit.membership.plan import rows_of_its_own
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import currency_of
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.picorho import PICORHO_PER_RHO
+from dpserve.audit.endpoint import Endpoint, Exhausted, row_name
+from dpserve.audit.membership.asking import Answered
+from dpserve.audit.membership.plan import rows_of_its_own
 
 Account = Mapping[str, Any]
 
@@ -101,8 +101,8 @@ def charges_of(
 ) -> Charges:
     """Return what answers to rows (keys, n, d) cost. before, after: `GET /budget` of each key, around the asking.
 
-    All keys but the first asked about rows of their own (`audit.membership.plan.rows_of_keys`). prior_rows: rows
-    that each key had answers to, from a journal. overdraws: `overdraw` of each key.
+    All keys but the first asked about rows of their own (`dpserve.audit.membership.plan.rows_of_keys`). prior_rows:
+    rows that each key had answers to, from a journal. overdraws: `overdraw` of each key.
     """
     price, currency = price_of(model, after[0]), str(after[0]["currency"])
     if {str(account["currency"]) for account in after} != {currency}:

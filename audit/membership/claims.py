@@ -41,9 +41,9 @@ from typing import Any
 
 import numpy as np
 
-from accounting import conversions, identifiability, tradeoff
-from accounting.arrays import Floats
-from accounting.losses import ApproximateGaussianLoss, ClaimedLoss, Cost, GaussianLoss, PrivacyLoss
+from dpserve.accounting import conversions, identifiability, tradeoff
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import ApproximateGaussianLoss, ClaimedLoss, Cost, GaussianLoss, PrivacyLoss
 
 STEPS = 2
 

@@ -3,9 +3,9 @@
 Nothing is known of the model but its probabilities: no price, no account and no certificate. So nothing is convicted;
 TPR - FPR and a lower bound of epsilon are measured, each with confidence.
 
-Scores. Those of `audit.membership.scoring` that need no shadow models, and the loss less that of reference models which
-never saw the row (Watson et al. 2022): random forests, each fitted to four fifths of all candidates and asked about the
-rest. No score knows who is a member.
+Scores. Those of `dpserve.audit.membership.scoring` that need no shadow models, and the loss less that of reference
+models which never saw the row (Watson et al. 2022): random forests, each fitted to four fifths of all candidates and
+asked about the rest. No score knows who is a member.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from accounting.arrays import Floats, Labels, Mask
-from audit.estimators import SELECTION_SHARE, Errors, errors_at
-from audit.membership.candidates import Candidates, Difference, Labelled, difference, repeated
-from audit.membership.plan import TooFewSamples, fewest, largest_epsilon
-from audit.membership.scoring import (
+from dpserve.accounting.arrays import Floats, Labels, Mask
+from dpserve.audit.estimators import SELECTION_SHARE, Errors, errors_at
+from dpserve.audit.membership.candidates import Candidates, Difference, Labelled, difference, repeated
+from dpserve.audit.membership.plan import TooFewSamples, fewest, largest_epsilon
+from dpserve.audit.membership.scoring import (
     best_threshold,
     correctness,
     log_confidence,
@@ -27,8 +27,8 @@ from audit.membership.scoring import (
     order_of,
     scaled_confidence,
 )
-from audit.membership.verdict import LOW_RATES, PairBound, advantage_interval, bound_of_pairs, rate_at
-from audit.progress import OnStage
+from dpserve.audit.membership.verdict import LOW_RATES, PairBound, advantage_interval, bound_of_pairs, rate_at
+from dpserve.audit.progress import OnStage
 
 AskRows = Callable[[Floats], Floats]
 """Returns probabilities (n, C) of rows (n, d)."""
@@ -96,7 +96,7 @@ def measure_leakage(
 
     The interval of TPR - FPR is about this model's rates, over all its records and the population. Its errors are
     counts of a sample: without replacement such a count is distributed as a sum of independent indicators (Vatutin and
-    Mikhailov 1982), for which Clopper and Pearson's limits hold (`audit.membership.verdict`).
+    Mikhailov 1982), for which Clopper and Pearson's limits hold (`dpserve.audit.membership.verdict`).
 
     Parameters: `most` candidates of each kind, `at_once` rows in a request. Raises TooFewSamples, and what `ask` does.
     """

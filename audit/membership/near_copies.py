@@ -9,14 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats
-from audit.endpoint import Endpoint, served_mechanism
-from audit.membership.asking import AnswerJournal, ask
-from audit.membership.candidates import as_asked
-from audit.membership.plan import NEARNESS
-from audit.noise import FEWEST_ROWS, NoiseFinding, judge_near_copies, known_features, public_sensitivity, rows_wanted
-from mechanisms.mechanism import Mechanism
-from mechanisms.seeded import derived_seed
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.endpoint import Endpoint, served_mechanism
+from dpserve.audit.membership.asking import AnswerJournal, ask
+from dpserve.audit.membership.candidates import as_asked
+from dpserve.audit.membership.plan import NEARNESS
+from dpserve.audit.noise import (
+    FEWEST_ROWS,
+    NoiseFinding,
+    judge_near_copies,
+    known_features,
+    public_sensitivity,
+    rows_wanted,
+)
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.seeded import derived_seed
 
 _LARGEST_SHARE = 8
 """One row in so many that the key pays for, at most."""

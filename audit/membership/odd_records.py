@@ -3,7 +3,7 @@
 A record that fits badly moves a model most (Carlini et al., "The secret sharer", 2019), and an auditor who may add
 records attacks these alone, with all others for shadow models. Canaries are alike but for their coins, so that whoever
 was trained on and whoever was not are of one distribution, as every verdict of an attack assumes. The other sort of
-canary, with coordinates of its own, is `training.pay_once.canaries`.
+canary, with coordinates of its own, is `dpserve.training.pay_once.canaries`.
 """
 
 import io
@@ -17,8 +17,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 
-from training.errors import DataError
-from training.inputs.tables import Table
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.tables import Table
 
 _FEWEST = 2
 

@@ -2,7 +2,7 @@
 
 LiRA takes an answer for one number that is normal over models. The noise is the larger part of that number, and its law
 is public. So shadow models are asked for their exact logits, and the answer's likelihood is the mechanism's own
-(`audit.distinguishing.likelihood`).
+(`dpserve.audit.distinguishing.likelihood`).
 
 What a record moves. Training on a record moves its own logits along the gradient of its loss, e_y - p, by a step that
 hardly depends on the record. So the two worlds of a row are m + a (e_y - p)/2 and m - a (e_y - p)/2: m is the mean of
@@ -25,13 +25,13 @@ Scores see nothing of the endpoint but the answers about their own candidate.
 import numpy as np
 import scipy.special
 
-from accounting.arrays import Floats, Labels, Mask
-from audit.distinguishing.likelihood import Worlds
-from audit.distinguishing.likelihood import scores as log_ratios
-from audit.membership.scoring import log_of, online_ratio
-from mechanisms.elementary import softmax
-from mechanisms.mechanism import Mechanism
-from mechanisms.published import Published
+from dpserve.accounting.arrays import Floats, Labels, Mask
+from dpserve.audit.distinguishing.likelihood import Worlds
+from dpserve.audit.distinguishing.likelihood import scores as log_ratios
+from dpserve.audit.membership.scoring import log_of, online_ratio
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.published import Published
 
 _LEAST_LOGARITHM = -694.0
 """A smaller probability may be the smallest that a softmax returns, and then says nothing of its logit."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats, Integers, Mask
-from accounting.picorho import PICORHO_PER_RHO
-from audit.estimators import SELECTION_SHARE, Errors, epsilon_delta_of_errors
-from audit.membership.candidates import Labelled, repeated
+from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.picorho import PICORHO_PER_RHO
+from dpserve.audit.estimators import SELECTION_SHARE, Errors, epsilon_delta_of_errors
+from dpserve.audit.membership.candidates import Labelled, repeated
 
 NEARNESS = 1e-4
 """The most that a near-copy moves each value, as a share of the feature's range.
@@ -21,7 +21,7 @@ Near enough to be asked about the same: noise is many times what so little moves
 """
 
 BOUNDS = 3
-"""Number of lower bounds that may convict (`audit.membership.verdict`)."""
+"""Number of lower bounds that may convict (`dpserve.audit.membership.verdict`)."""
 NOISE_SHARE = 1e-8
 """The share of the doubt with which the test of noise may convict a sound service; the bounds share the rest."""
 

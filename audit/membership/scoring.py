@@ -21,8 +21,8 @@ import numpy as np
 from scipy.special import expit, log_ndtr, logsumexp
 from sklearn.metrics import roc_curve
 
-from accounting.arrays import Floats, Labels, Mask
-from mechanisms.seeded import derived_seed
+from dpserve.accounting.arrays import Floats, Labels, Mask
+from dpserve.mechanisms.seeded import derived_seed
 
 LEAST_MODELS = 2
 """A row needs so many shadow models that saw it, and that did not, for its mean to be estimated by itself."""
@@ -127,7 +127,7 @@ def scores_of(
 
     shadow: (k, n, C), the shadow models' answers about the candidates; seen: (k, n), who was trained on whom. of: (n,),
     each row's candidate, from 0, where one has several rows: its score is the mean of theirs. own_law: (n,), each row's
-    score by the mechanism's law (`audit.membership.own_law`), if any.
+    score by the mechanism's law (`dpserve.audit.membership.own_law`), if any.
     """
     loss, scores_by_attack = log_confidence(answers, y), dict[str, Floats]()
     confidences = scaled_confidence(answers, y)

@@ -5,12 +5,12 @@ How an attacker builds them follows from the public part of the target's certifi
 target's noise leaves to be learnt.
 
 A pay-once model's shadows are trained by its own kind's code from its public certificate, one after another, with
-noise, clipping and sampling of their own (`training.kinds.kind.Kind.trainer_alike`). The other k are one batched
-program. Networks are trained by `training.kinds.published.train`, which needs PyTorch (Shokri et
+noise, clipping and sampling of their own (`dpserve.training.kinds.kind.Kind.trainer_alike`). The other k are one
+batched program. Networks are trained by `dpserve.training.kinds.published.train`, which needs PyTorch (Shokri et
 al. 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full
 batch, with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies
-+ (Lambda/2) ||W||_F^2 (`training.fitting.objective`) or the convexified one (`training.fitting.log_mean_exp`), on
-public features. It is strongly convex, so that accelerated gradient
++ (Lambda/2) ||W||_F^2 (`dpserve.training.fitting.objective`) or the convexified one
+(`dpserve.training.fitting.log_mean_exp`), on public features. It is strongly convex, so that accelerated gradient
 descent with its constants reaches the minimum at a known rate, and all k models can take the same steps.
 
 Where one machine is too small, every worker of a Ray cluster trains a share of the same draws. A model's records and
@@ -34,23 +34,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Integers, Labels, Mask
-from accounting.messages import OptionName
-from audit.endpoint import served_mechanism
-from audit.membership.scoring import average_answers, log_of
-from mechanisms.elementary import softmax
-from mechanisms.gaussian import Gaussian
-from mechanisms.mechanism import Mechanism
-from mechanisms.seeded import SeededRandomness, derived_seed
-from training.devices import Device, training_device
-from training.errors import extra
-from training.features.maps import map_as_shown
-from training.fitting.sensitivity import Convexity
-from training.inputs.records import Declaration, Records, Units
-from training.kinds.kind import TrainAlike
-from training.kinds.likeness import Likeness
-from training.kinds.published.bounds import PublishedRecipe, Topology
-from training.kinds.registry import kind_shown
+from dpserve.accounting.arrays import Floats, Integers, Labels, Mask
+from dpserve.accounting.messages import OptionName
+from dpserve.audit.endpoint import served_mechanism
+from dpserve.audit.membership.scoring import average_answers, log_of
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.training.devices import Device, training_device
+from dpserve.training.errors import extra
+from dpserve.training.features.maps import map_as_shown
+from dpserve.training.fitting.sensitivity import Convexity
+from dpserve.training.inputs.records import Declaration, Records, Units
+from dpserve.training.kinds.kind import TrainAlike
+from dpserve.training.kinds.likeness import Likeness
+from dpserve.training.kinds.published.bounds import PublishedRecipe, Topology
+from dpserve.training.kinds.registry import kind_shown
 
 OnShare = Callable[[float], None]
 """Told which share of the work is done."""
@@ -336,7 +336,7 @@ def _train_networks(
 ) -> Floats:
     import torch
 
-    from training.kinds.published.train import Assignment, stacked_logits, train_stack
+    from dpserve.training.kinds.published.train import Assignment, stacked_logits, train_stack
 
     X, y = torch.from_numpy(pool.X).to(device), torch.from_numpy(pool.y).to(device)
     assignment = Assignment(torch.from_numpy(members), draws.seeds(), (recipe.alpha,) * draws.count)

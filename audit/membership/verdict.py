@@ -1,7 +1,7 @@
 """The success of an attack, with confidence, compared with what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
-(`audit.estimators.choose_threshold`).
+(`dpserve.audit.estimators.choose_threshold`).
 
 What the confidence is about. One model was trained on all members and answers about all candidates.
 
@@ -17,8 +17,8 @@ What the confidence is about. One model was trained on all members and answers a
 - The bound of pairs (`bound_of_pairs`) has no such step: its confidence is exact, and it is compared with what is
   claimed of all answers together.
 
-Three bounds may convict, and the test of noise (`audit.noise`). That takes a hundred-millionth of the doubt, which is
-more than it needs, and each bound a third of the rest, so that all of them hold together.
+Three bounds may convict, and the test of noise (`dpserve.audit.noise`). That takes a hundred-millionth of the doubt,
+which is more than it needs, and each bound a third of the rest, so that all of them hold together.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ import numpy as np
 import scipy.special
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from accounting import domains
-from accounting.arrays import Floats
-from audit.estimators import (
+from dpserve.accounting import domains
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.estimators import (
     SELECTION_SHARE,
     Errors,
     choose_threshold,
@@ -40,9 +40,9 @@ from audit.estimators import (
     largest_met,
     upper_limit,
 )
-from audit.membership.claims import STEPS, ClaimedReleases
-from audit.membership.plan import confidence_of_bound
-from audit.membership.scoring import Scores, best_threshold
+from dpserve.audit.membership.claims import STEPS, ClaimedReleases
+from dpserve.audit.membership.plan import confidence_of_bound
+from dpserve.audit.membership.scoring import Scores, best_threshold
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
 """Which shares of the pairs may be guessed, the others being passed over."""

@@ -15,10 +15,10 @@ from benchmarks.serving.figures import Setting
 from benchmarks.serving.load import Body
 from benchmarks.serving.network import CLASSES, FEATURES, HIDDEN, Network
 from benchmarks.serving.processes import Server, free_port, start_server
-from mechanisms.elementary import softmax
-from training.kinds.head.bundle import load_bundle
-from training.kinds.loading import load_model
-from training.pay_once.model import ReleasedModel
+from dpserve.mechanisms.elementary import softmax
+from dpserve.training.kinds.head.bundle import load_bundle
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.model import ReleasedModel
 
 PEERS = Path(__file__).with_name("peers")
 _ROOT = Path(__file__).parents[2]

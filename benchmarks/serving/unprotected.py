@@ -17,16 +17,16 @@ from typing import Any, Literal
 import numpy as np
 from starlette.types import ASGIApp
 
-from accounting.budgets import Budget
-from accounting.currency import RHO
-from accounting.ledger import Balance, Charge, ChargeRequest
-from accounting.losses import Cost, GaussianLoss
-from mechanisms.elementary import softmax
-from service.http.app import create_app
-from service.listener import Application, ServiceSettings, bind, run
-from service.metered import MeteredPredictor
-from service.models import Models
-from training.kinds.head.bundle import load_bundle
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.currency import RHO
+from dpserve.accounting.ledger import Balance, Charge, ChargeRequest
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.elementary import softmax
+from dpserve.service.http.app import create_app
+from dpserve.service.listener import Application, ServiceSettings, bind, run
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.models import Models
+from dpserve.training.kinds.head.bundle import load_bundle
 
 COST = Cost((GaussianLoss(1e-4),))
 _BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, ((RHO, 10**12),))

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.currency import RHO
-from accounting.ledger import (
+from dpserve.accounting.currency import RHO
+from dpserve.accounting.ledger import (
     Account,
     ApiKey,
     BlockAccount,
@@ -21,9 +21,9 @@ from accounting.ledger import (
     LineageForgotten,
     Receipt,
 )
-from accounting.ledger.charged_models import charged_models
-from accounting.ledger.values import ChargedModel
-from accounting.picorho import to_rho
+from dpserve.accounting.ledger.charged_models import charged_models
+from dpserve.accounting.ledger.values import ChargedModel
+from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.acts import LineageOption, clients, groups, lineage_named, lineages
 from dpserve.commands.command import option

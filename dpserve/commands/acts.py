@@ -1,4 +1,5 @@
-"""The owner's acts as commands: one of each that `accounting.acts` declares, for each kind of account it is about.
+"""The owner's acts as commands: one of each that `dpserve.accounting.acts` declares, for each kind of account it is
+about.
 
 An act's required fields are a command's arguments, and its others options, under the fields' names; the help is the
 acts' own sentences. What is of the command line alone is here: a time is written 90d, a bundle may stand for its
@@ -17,9 +18,9 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBlockBudget, SetBudget
-from accounting.budgets import Scope
-from accounting.ledger import ActRefused, Ledger, UnknownLineage
+from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBlockBudget, SetBudget
+from dpserve.accounting.budgets import Scope
+from dpserve.accounting.ledger import ActRefused, Ledger, UnknownLineage
 from dpserve.commands.command import Group, option
 from dpserve.commands.options import (
     ActBudget,
@@ -30,10 +31,10 @@ from dpserve.commands.options import (
     lineage_names,
     state_folder,
 )
-from service.errors import CannotServe
-from training.bundles.sealing import CERTIFICATE_FILE
-from training.inputs.lineage import KnownRecords
-from training.kinds.loading import load_model
+from dpserve.service.errors import CannotServe
+from dpserve.training.bundles.sealing import CERTIFICATE_FILE
+from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.kinds.loading import load_model
 
 clients = Group("Give clients keys and budgets: who may ask, and for how much.")
 groups = Group("Limit what the clients of one team may learn together.")

@@ -9,19 +9,19 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from accounting.messages import OptionName
+from dpserve.accounting.messages import OptionName
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.foreign_endpoints import PredictUrlOptions
 from dpserve.commands.reporting import ReportOptions, refuse
 from dpserve.commands.tables import RowOptions
-from training.errors import WrongOption
+from dpserve.training.errors import WrongOption
 
 if TYPE_CHECKING:
-    from audit.endpoint import Endpoint
-    from audit.membership.candidates import Candidates, Labelled
-    from audit.membership.shadow_models import TrainShadows
+    from dpserve.audit.endpoint import Endpoint
+    from dpserve.audit.membership.candidates import Candidates, Labelled
+    from dpserve.audit.membership.shadow_models import TrainShadows
 
 BUNDLE = "A bundle, in place of a service"
 SHADOWS = "Shadow models"
@@ -44,7 +44,7 @@ class CandidateOptions(RowOptions):
 
     def read(self, model: Mapping[str, Any]) -> "Candidates":
         """Read them by the model's certificate. Raises ValueError for files that do not fit it."""
-        from audit.membership.candidates import Candidates, Labelled, digits, read_labelled
+        from dpserve.audit.membership.candidates import Candidates, Labelled, digits, read_labelled
 
         if self.data is not None:
             if self.data != "digits" or self.members is not None or self.non_members is not None:
@@ -83,8 +83,8 @@ class ShadowOptions(Options):
         """Return what trains them. Raises TrainingError, before anything is asked, for a device that is not there."""
         from functools import partial
 
-        from audit.membership.shadow_models import train_on_ray, train_shadow_models
-        from training.devices import training_device
+        from dpserve.audit.membership.shadow_models import train_on_ray, train_shadow_models
+        from dpserve.training.devices import training_device
 
         if self.ray is None:
             # Without a word on it the device is looked for where it is used: PyTorch takes seconds to say.
@@ -111,10 +111,10 @@ class BundleOptions(Options):
 
     def endpoints(self, folder: Path, seed: int) -> "list[Endpoint]":
         """Return the bundle as one endpoint for each key."""
-        from accounting.budgets import Budget, accepts_for
-        from accounting.losses import Cost
-        from accounting.picorho import budget as picorho_of
-        from audit.in_process import (
+        from dpserve.accounting.budgets import Budget, accepts_for
+        from dpserve.accounting.losses import Cost
+        from dpserve.accounting.picorho import budget as picorho_of
+        from dpserve.audit.in_process import (
             LARGEST_RHO,
             BundleEndpoint,
             Lineage,
@@ -122,9 +122,9 @@ class BundleOptions(Options):
             price_of_release,
             rehearsal_key,
         )
-        from mechanisms.mechanism import default_price, priced
-        from training.kinds.loading import load_model
-        from training.kinds.registry import pay_once
+        from dpserve.mechanisms.mechanism import default_price, priced
+        from dpserve.training.kinds.loading import load_model
+        from dpserve.training.kinds.registry import pay_once
 
         head = load_model(folder)
         released = pay_once(head)
@@ -195,8 +195,8 @@ def attack(
         if not service:
             _warn_of_members(errors, Path(target), attack_plan.others)
             _say_budget(errors, endpoints[0].budget(), chosen=bundle.rho is not None)
-        from audit import presentation
-        from audit.membership.attack import Attack, AttackChoices
+        from dpserve.audit import presentation
+        from dpserve.audit.membership.attack import Attack, AttackChoices
 
         choices = AttackChoices(
             shadow_models=shadows.shadow_models,
@@ -233,9 +233,9 @@ def _say_budget(errors: Console, budget: Mapping[str, Any], *, chosen: bool) -> 
 
 def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:
     """Say how many non-members of an attack on a bundle are in its lineage, as far as this state folder knows."""
-    from training.inputs.lineage import KnownRecords
-    from training.inputs.records import Declaration, Records, Units
-    from training.kinds.loading import load_model
+    from dpserve.training.inputs.lineage import KnownRecords
+    from dpserve.training.inputs.records import Declaration, Records, Units
+    from dpserve.training.kinds.loading import load_model
 
     records, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
     if others.units is None or not records.folder.exists():  # rows are known as a whole, and these are columns of them

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from accounting import domains
+from dpserve.accounting import domains
 from dpserve.commands import options
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import counting, shares
@@ -18,8 +18,8 @@ from dpserve.commands.reporting import Confidences, ReportOptions, Resumable, re
 if TYPE_CHECKING:
     import numpy as np
 
-    from audit.pieces import ResultStore
-    from audit.reports import Report
+    from dpserve.audit.pieces import ResultStore
+    from dpserve.audit.reports import Report
     from dpserve.local_services import ServicePair
 
 RUNNING = "Two running services, in place of two that are trained"
@@ -63,14 +63,14 @@ def mechanism(
     """Ask a mechanism about two rows of logits that are as far apart as it allows, and tell them apart."""
     import numpy as np
 
-    from audit import presentation
-    from audit.distinguishing.likelihood import worst_case
-    from audit.distinguishing.mechanism import claimed_tradeoff, judge, observe_noise
-    from audit.noise import together
-    from audit.pieces import kept_scores_and_noise
-    from mechanisms.mechanism import priced
-    from mechanisms.randomness import SystemRandomness
-    from mechanisms.seeded import SeededRandomness
+    from dpserve.audit import presentation
+    from dpserve.audit.distinguishing.likelihood import worst_case
+    from dpserve.audit.distinguishing.mechanism import claimed_tradeoff, judge, observe_noise
+    from dpserve.audit.noise import together
+    from dpserve.audit.pieces import kept_scores_and_noise
+    from dpserve.mechanisms.mechanism import priced
+    from dpserve.mechanisms.randomness import SystemRandomness
+    from dpserve.mechanisms.seeded import SeededRandomness
 
     if (epsilon is None) == (price is None):
         raise ValueError("state the claim: either --epsilon E or --price PRICE")
@@ -163,10 +163,10 @@ def service(
     """
     import numpy as np
 
-    from audit.distinguishing.mechanism import claimed_tradeoff
+    from dpserve.audit.distinguishing.mechanism import claimed_tradeoff
     from dpserve.local_services import own_services
-    from mechanisms.mechanism import priced
-    from training.inputs.digits import load_digits
+    from dpserve.mechanisms.mechanism import priced
+    from dpserve.training.inputs.digits import load_digits
 
     rng = np.random.default_rng(seed)
     row_pair = running.pair(rng)
@@ -198,9 +198,9 @@ def report_on_pair(
     sure: Confidences | None = None,
 ) -> "Report":
     """Ask two services about so many rows, tell them apart, and return the report. rng: from the seed."""
-    from audit import presentation
-    from audit.distinguishing.mechanism import judge
-    from audit.distinguishing.service import observe_services
+    from dpserve.audit import presentation
+    from dpserve.audit.distinguishing.mechanism import judge
+    from dpserve.audit.distinguishing.service import observe_services
     from dpserve.client import Client
 
     with (
@@ -231,9 +231,9 @@ def release(
     report: ReportOptions,
 ) -> None:
     """Judge a pay-once model by the canaries of the run that made it: `train --canaries`."""
-    from audit import presentation
-    from audit.release import audit_release
-    from training.kinds.loading import load_model
+    from dpserve.audit import presentation
+    from dpserve.audit.release import audit_release
+    from dpserve.training.kinds.loading import load_model
 
     finding = audit_release(load_model(bundle), [load_model(folder) for folder in other])
     report.show(presentation.release_report(finding), "audit-release")
@@ -263,9 +263,9 @@ def canaries(
     """
     import numpy as np
 
-    from audit.membership.odd_records import with_canaries
-    from training.bundles.sealing import write_folder
-    from training.inputs.tables import open_table
+    from dpserve.audit.membership.odd_records import with_canaries
+    from dpserve.training.bundles.sealing import write_folder
+    from dpserve.training.inputs.tables import open_table
 
     drawn_from = None if classes is None else classes.split(",")
     seed = secrets.randbits(63) if seed is None else seed
@@ -299,8 +299,8 @@ def sampler(
     report: ReportOptions,
 ) -> None:
     """Audit the sampler of all noise: its tables exactly, its draws, its forks, and the time that it takes."""
-    from audit import presentation
-    from audit.sampler import audit_sampler
+    from dpserve.audit import presentation
+    from dpserve.audit.sampler import audit_sampler
 
     with shares("auditing the sampler") as progress:
         outcome = audit_sampler(scale, draws, releases, classes, false_alarm, progress)

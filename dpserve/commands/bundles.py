@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.arrays import Floats, Integers
-from accounting.ledger import BudgetExhausted, UnknownLineage
-from accounting.picorho import to_rho
-from audit.reports import check_files
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.ledger import BudgetExhausted, UnknownLineage
+from dpserve.accounting.picorho import to_rho
+from dpserve.audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
@@ -22,22 +22,22 @@ from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
 from dpserve.interrupts import stopped_by_signals
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.service.errors import CannotServe
 from dpserve.train_options import BlockOptions, of_blocks
-from mechanisms.gaussian_vector import whole_picorho
-from mechanisms.randomness import SystemRandomness
-from service.errors import CannotServe
-from training import evaluation
-from training.block_choice import BlockChoice
-from training.bundles.certificate import ModelCertificate, ProvenCertificate
-from training.bundles.sealing import EVALUATION_FILE, read_evaluation
-from training.errors import BundleError, WrongOption
-from training.evaluation import SHARES, Evaluation, Law
-from training.export.files import FORMS, exported
-from training.inputs.records import Units
-from training.intervals import CONFIDENCE, Interval
-from training.kinds.loading import load_model
-from training.kinds.registry import kind_of, pay_once, release_certificate
-from training.pay_once.certificate import ReleaseCertificate
+from dpserve.training import evaluation
+from dpserve.training.block_choice import BlockChoice
+from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
+from dpserve.training.bundles.sealing import EVALUATION_FILE, read_evaluation
+from dpserve.training.errors import BundleError, WrongOption
+from dpserve.training.evaluation import SHARES, Evaluation, Law
+from dpserve.training.export.files import FORMS, exported
+from dpserve.training.inputs.records import Units
+from dpserve.training.intervals import CONFIDENCE, Interval
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import kind_of, pay_once, release_certificate
+from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 if TYPE_CHECKING:
     from dpserve.evaluating import Payer
@@ -148,7 +148,7 @@ def export(
 async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> int:
     """Charge the lineage for the model; return what was charged now, in picorho."""
     # Training prints certificates, and should not wait for what answers.
-    from service.opening import hold_for_owner, too_dear
+    from dpserve.service.opening import hold_for_owner, too_dear
 
     async with where.opened() as ledger:
         try:

@@ -16,10 +16,10 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
-from accounting.messages import OptionName
+from dpserve.accounting.messages import OptionName
 from dpserve.interrupts import begin
+from dpserve.training.errors import WrongOption
 from dpserve.wording import as_flag
-from training.errors import WrongOption
 
 
 class Options(BaseModel):

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 
-from accounting.whole_files import write_shown
+from dpserve.accounting.whole_files import write_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +113,7 @@ def figure(path: Path) -> Iterator["Axes"]:
 
 
 class Terminal:
-    """Shows a training's progress on stderr: a `training.fit.Watcher` but for what it hears."""
+    """Shows a training's progress on stderr: a `dpserve.training.fit.Watcher` but for what it hears."""
 
     minimising = staticmethod(minimising)
     steps_with_progress = staticmethod(steps_with_progress)

@@ -10,10 +10,10 @@ from rich.console import Console
 from dpserve.commands import console as shown
 from dpserve.commands.bundles import print_certificate
 from dpserve.local_services import StartedService
-from training.features import rules
-from training.inputs.digits import Digits
-from training.kinds.kind import Job
-from training.kinds.registry import train_and_save
+from dpserve.training.features import rules
+from dpserve.training.inputs.digits import Digits
+from dpserve.training.kinds.kind import Job
+from dpserve.training.kinds.registry import train_and_save
 
 if TYPE_CHECKING:
     from dpserve.client import BudgetExhausted

@@ -9,17 +9,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from accounting.budgets import Budget
-from accounting.ledger import ClientAccount
-from accounting.messages import OptionName
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import ClientAccount
+from dpserve.accounting.messages import OptionName
 from dpserve.commands.command import option
 from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
 from dpserve.local_services import StartedService, start_service
-from service.errors import CannotServe
-from service.listener import bind
-from training.errors import WrongOption
-from training.inputs.digits import Digits, load_digits
-from training.inputs.lineage import DIGITS
+from dpserve.service.errors import CannotServe
+from dpserve.service.listener import bind
+from dpserve.training.errors import WrongOption
+from dpserve.training.inputs.digits import Digits, load_digits
+from dpserve.training.inputs.lineage import DIGITS
 
 EPSILON = 3.0
 DELTA = 1e-6
@@ -117,7 +117,7 @@ async def _account(service: StartedService) -> ClientAccount:
 
 
 def _print_analyses(console: Console, account: ClientAccount) -> None:
-    from accounting.analyses import side_by_side
+    from dpserve.accounting.analyses import side_by_side
 
     spent = side_by_side(account.tally, DELTA)
     table = Table("analysis", f"epsilon at delta = {DELTA:g}", "how", title="what was spent, by five analyses")

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 from dpserve.commands.console import picture
-from training.intervals import Interval
+from dpserve.training.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from training.evaluation import Evaluation
-    from training.roc import RocPoint
+    from dpserve.training.evaluation import Evaluation
+    from dpserve.training.roc import RocPoint
 
 _SIDE = 4.2
 """Inches of a panel."""

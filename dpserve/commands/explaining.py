@@ -8,25 +8,33 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.analyses import ALL, side_by_side
-from accounting.explanation import (
+from dpserve.accounting.analyses import ALL, side_by_side
+from dpserve.accounting.explanation import (
     AccountExplanation,
     AnsweredExplanation,
     Explanation,
     explain_account,
     parse_release,
 )
-from accounting.explanation import explain as explain_releases
-from accounting.ledger import Account, BlockAccount, ClientAccount, GroupAccount, Ledger, LineageAccount, OtherUnit
-from accounting.losses import Cost
-from accounting.report import Amount, Remaining
-from audit.reports import check_files
+from dpserve.accounting.explanation import explain as explain_releases
+from dpserve.accounting.ledger import (
+    Account,
+    BlockAccount,
+    ClientAccount,
+    GroupAccount,
+    Ledger,
+    LineageAccount,
+    OtherUnit,
+)
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.report import Amount, Remaining
+from dpserve.audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.acts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
 from dpserve.commands.options import LedgerOption
-from training.kinds.loading import load_model
+from dpserve.training.kinds.loading import load_model
 
 _PAGE = 1000
 _STEPS = 25

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from accounting.whole_files import drafted, naming
+from dpserve.accounting.whole_files import drafted, naming
 
 
 class Draft:

@@ -8,10 +8,10 @@ import numpy as np
 
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
-from training.errors import WrongOption
+from dpserve.training.errors import WrongOption
 
 if TYPE_CHECKING:
-    from audit.reports import Report
+    from dpserve.audit.reports import Report
     from dpserve.commands.attacking import CandidateOptions
 
 PANEL = "Any other server"
@@ -39,8 +39,8 @@ class PredictUrlOptions(Options):
 
     def measure(self, of: "CandidateOptions", key_files: Sequence[Path], *, confidence: float, seed: int) -> "Report":
         """Ask about candidates, and return the report. Raises EndpointError, DataError and WrongOption."""
-        from audit.leakage_report import leakage_report
-        from audit.membership.leakage import measure_leakage
+        from dpserve.audit.leakage_report import leakage_report
+        from dpserve.audit.membership.leakage import measure_leakage
         from dpserve.probability_url import ProbabilityUrl
 
         assert self.predict_url is not None
@@ -77,10 +77,10 @@ class PredictUrlOptions(Options):
 
 def _columns(of: "CandidateOptions") -> tuple[str, ...]:
     """Return the names of the rows' values, in the file's order. Raises WrongOption without members."""
-    from training.inputs.table_records import column_names
+    from dpserve.training.inputs.table_records import column_names
 
     if of.data is not None:
-        from training.inputs.digits import load_digits
+        from dpserve.training.inputs.digits import load_digits
 
         return tuple(f"x{place}" for place in range(load_digits().train.X.shape[1]))
     if of.members is None:

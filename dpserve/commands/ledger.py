@@ -12,30 +12,30 @@ from tempfile import TemporaryDirectory
 
 import typer
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
     LineageForgotten,
     UnknownLineage,
 )
-from accounting.ledger.backups import restore as restored
-from accounting.ledger.export import export as exported
-from accounting.ledger.journal import JournalFiles, journal_folder, open_journals
-from accounting.ledger.recovery import DeclaredLoss, Reconciliation
-from accounting.ledger.recovery import reconcile as reconciled
-from accounting.ledger.upkeep import Task, note_upkeep
-from accounting.ledger.verification import Verification, Watcher, unwatched
-from accounting.ledger.verification import verify as verified
-from accounting.losses import Cost
-from accounting.picorho import to_rho
-from accounting.whole_files import drafted
+from dpserve.accounting.ledger.backups import restore as restored
+from dpserve.accounting.ledger.export import export as exported
+from dpserve.accounting.ledger.journal import JournalFiles, journal_folder, open_journals
+from dpserve.accounting.ledger.recovery import DeclaredLoss, Reconciliation
+from dpserve.accounting.ledger.recovery import reconcile as reconciled
+from dpserve.accounting.ledger.upkeep import Task, note_upkeep
+from dpserve.accounting.ledger.verification import Verification, Watcher, unwatched
+from dpserve.accounting.ledger.verification import verify as verified
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.picorho import to_rho
+from dpserve.accounting.whole_files import drafted
 from dpserve.commands import options
 from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
-from service.errors import CannotServe
+from dpserve.service.errors import CannotServe
 
 app = Group("Check, copy and mend the ledger.")
 
@@ -210,8 +210,8 @@ class StoredBackup(Options):
 
     def read(self, place: str, watch: Watcher) -> Iterable[str]:
         """Return its lines, which are read as they are needed."""
-        from accounting.ledger.backup_files import BackupFile
-        from accounting.ledger.backup_streams import identities
+        from dpserve.accounting.ledger.backup_files import BackupFile
+        from dpserve.accounting.ledger.backup_streams import identities
 
         return BackupFile(place, keys=identities(self.identity), watch=watch)
 
@@ -227,8 +227,8 @@ def backup(
     ledger: LedgerOption,
 ) -> None:
     """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile."""
-    from accounting.ledger.backup_files import write_backup
-    from accounting.ledger.backup_streams import recipients
+    from dpserve.accounting.ledger.backup_files import write_backup
+    from dpserve.accounting.ledger.backup_streams import recipients
 
     keys = recipients(encrypted.recipient or ())
 
@@ -376,7 +376,7 @@ async def _check_blocks_named(
 
     A lineage that was charged without blocks never has any: one slip would end all of its models.
     """
-    from training.inputs.lineage import KnownRecords
+    from dpserve.training.inputs.lineage import KnownRecords
 
     account = await ledger.lineage(lineage)
     if declared.blocks or not declared.releases or account.blocks or account.newest_receipt:

@@ -12,16 +12,16 @@ from secrets import token_hex
 import numpy as np
 from rich.console import Console
 
-from accounting.budgets import Budget
-from accounting.ledger import LineageAccount
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import LineageAccount
 from dpserve.commands.auditing import ModelsToTrain, report_on_pair
 from dpserve.commands.console import shares
 from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
 from dpserve.commands.reporting import stored
 from dpserve.local_services import StartedService, own_services, start_service
-from service.errors import CannotServe
-from training.inputs.digits import Digits, load_digits
-from training.inputs.lineage import DIGITS
+from dpserve.service.errors import CannotServe
+from dpserve.training.inputs.digits import Digits, load_digits
+from dpserve.training.inputs.lineage import DIGITS
 
 LAM = 10.0
 PRICE = 0.5
@@ -125,9 +125,9 @@ def _say_what_the_lineage_paid(console: Console, account: LineageAccount) -> Non
 
 def _attack(console: Console, service: StartedService, lineage: str) -> None:
     """Attack the service as a client with a budget of its own."""
-    from audit import presentation
-    from audit.membership.attack import Attack, AttackChoices
-    from audit.membership.candidates import digits
+    from dpserve.audit import presentation
+    from dpserve.audit.membership.attack import Attack, AttackChoices
+    from dpserve.audit.membership.candidates import digits
     from dpserve.endpoint import ServiceEndpoint
 
     _begin(

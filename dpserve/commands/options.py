@@ -12,14 +12,14 @@ from typing import Any, Self, TypeVar, cast, get_args
 import typer
 from platformdirs import user_state_path
 
-from accounting import sampling_error
-from accounting.acts import BudgetTerms
-from accounting.budgets import Accepts, Budget, accepted_at, currency_of
-from accounting.currency import EPSILON
-from accounting.ledger import Ledger
-from accounting.ledger.journal import is_forgotten
+from dpserve.accounting import sampling_error
+from dpserve.accounting.acts import BudgetTerms
+from dpserve.accounting.budgets import Accepts, Budget, accepted_at, currency_of
+from dpserve.accounting.currency import EPSILON
+from dpserve.accounting.ledger import Ledger
+from dpserve.accounting.ledger.journal import is_forgotten
 from dpserve.commands.command import Options, option
-from training.errors import WrongOption
+from dpserve.training.errors import WrongOption
 
 _Result = TypeVar("_Result")
 
@@ -264,7 +264,7 @@ def ledger_location(given: str | None) -> str:
 
 def bundle_names(incomplete: str) -> list[str]:
     """Return the folders that hold a bundle, and those that may lead to one."""
-    from training.bundles.sealing import CERTIFICATE_FILE
+    from dpserve.training.bundles.sealing import CERTIFICATE_FILE
 
     folder, _, start = incomplete.rpartition("/")
     within = Path(folder + "/" if incomplete.startswith("/") or folder else ".").expanduser()
@@ -279,21 +279,21 @@ def bundle_names(incomplete: str) -> list[str]:
 
 def mechanism_names(incomplete: str) -> list[str]:
     """Return the names of the mechanisms."""
-    from mechanisms import mechanism
+    from dpserve.mechanisms import mechanism
 
     return [name for name in mechanism.names() if name.startswith(incomplete)]
 
 
 def release_names(incomplete: str) -> list[str]:
     """Return the kinds of model that `train --release` makes."""
-    from training.kinds.registry import release_names as names
+    from dpserve.training.kinds.registry import release_names as names
 
     return [name for name in names() if name.startswith(incomplete)]
 
 
 def form_names(incomplete: str) -> list[str]:
     """Return the forms that `export` writes."""
-    from training.export.files import FORMS
+    from dpserve.training.export.files import FORMS
 
     return [name for name in FORMS if name.startswith(incomplete)]
 

@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.budgets import Accepts, Budget
-from accounting.picorho import PICORHO_PER_RHO
-from audit.reports import check_files
+from dpserve.accounting.budgets import Accepts, Budget
+from dpserve.accounting.picorho import PICORHO_PER_RHO
+from dpserve.audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.console import shares, stdout_console
@@ -25,23 +25,23 @@ from dpserve.commands.console import whole as folding
 from dpserve.commands.planning_plot import plot_options, points_about
 from dpserve.commands.retraining import asks_retraining, plan_retraining, read_by
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, schema_alone
-from training.errors import TrainingError, WrongOption
-from training.feature_choice import FeatureChoice, shape_of
-from training.features import rules
-from training.features.hog import Shape
-from training.features.maps import UNIT_ROWS, Quantiles
-from training.inputs.declared import parse_classes
-from training.inputs.records import Declaration, Records
-from training.inputs.schema import Schema, declaration_of
-from training.kinds.cases import Estimate
-from training.kinds.loading import load_model
-from training.kinds.options import fields_of
-from training.kinds.registry import kind_of, release_names
-from training.kinds.shared_options import PRICE_FORM
-from training.planning.answers import USUAL_QUERIES, Plan
-from training.planning.answers import plan as plan_answers
-from training.planning.options import kind_of_option, option_named
-from training.planning.recommendation import Recommendation, by_rule, by_simulation, numbers_to_cut
+from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.feature_choice import FeatureChoice, shape_of
+from dpserve.training.features import rules
+from dpserve.training.features.hog import Shape
+from dpserve.training.features.maps import UNIT_ROWS, Quantiles
+from dpserve.training.inputs.declared import parse_classes
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.inputs.schema import Schema, declaration_of
+from dpserve.training.kinds.cases import Estimate
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.options import fields_of
+from dpserve.training.kinds.registry import kind_of, release_names
+from dpserve.training.kinds.shared_options import PRICE_FORM
+from dpserve.training.planning.answers import USUAL_QUERIES, Plan
+from dpserve.training.planning.answers import plan as plan_answers
+from dpserve.training.planning.options import kind_of_option, option_named
+from dpserve.training.planning.recommendation import Recommendation, by_rule, by_simulation, numbers_to_cut
 
 BEFORE = "Before training"
 RETRAINING = "Train again as records come"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from accounting.budgets import Budget
+from dpserve.accounting.budgets import Budget
 from dpserve.commands.console import picture
-from training.errors import TrainingError
-from training.planning.options import option_named
-from training.planning.recommendation import Recommendation
+from dpserve.training.errors import TrainingError
+from dpserve.training.planning.options import option_named
+from dpserve.training.planning.recommendation import Recommendation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

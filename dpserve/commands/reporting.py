@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import typer
 
-from accounting import domains
+from dpserve.accounting import domains
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 
 if TYPE_CHECKING:
-    from audit.pieces import ResultStore
-    from audit.reports import Report
+    from dpserve.audit.pieces import ResultStore
+    from dpserve.audit.reports import Report
 
 
 class Resumable(Options):
@@ -63,7 +63,7 @@ class ReportOptions(Options):
         """Return the options. Raises MissingExtra or OSError for files that cannot be written."""
         options = cls(**given)
         if options.html is not None or options.png is not None:
-            from audit import reports
+            from dpserve.audit import reports
 
             reports.check_files(options.html, options.png)
         return options
@@ -73,7 +73,7 @@ class ReportOptions(Options):
 
         name: under which a report that is printed as JSON is also kept for the owner's page; None for not at all.
         """
-        from audit import reports
+        from dpserve.audit import reports
 
         reports.write(report, html_file=self.html, png_file=self.png)
         self.print_report(report)
@@ -100,7 +100,7 @@ def stored(resume: Path | None, *others: ModuleType) -> "Iterator[ResultStore]":
 
     Pieces are bound to the code, of the other packages too: what another version kept is computed again.
     """
-    from audit.pieces import ResultStore, code_digest
+    from dpserve.audit.pieces import ResultStore, code_digest
 
     with TemporaryDirectory() if resume is None else nullcontext(str(resume)) as folder:
         yield ResultStore(Path(folder), {"code": code_digest(*others)})
@@ -126,7 +126,7 @@ def _print(report: "Report", *, as_json: bool) -> None:
     """Print the report."""
     from rich.console import Console
 
-    from audit import reports
+    from dpserve.audit import reports
 
     class Unexcused(Console):
         """Raises BrokenPipeError instead of ending the process with status 1."""
@@ -143,8 +143,8 @@ def _print(report: "Report", *, as_json: bool) -> None:
 
 def _keep_verdict(name: str, report: "Report") -> None:
     """Keep the report as the newest of its command, `attack` or `audit-...`. Say on stderr what keeps it from that."""
-    from audit import reports
-    from service.admin import verdicts
+    from dpserve.audit import reports
+    from dpserve.service.admin import verdicts
 
     drawn = report.pictures if find_spec("matplotlib") is not None else ()
     pictures = [(shown.title, shown.caption, shown.png) for shown in drawn]

@@ -9,16 +9,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from accounting.picorho import to_rho
+from dpserve.accounting.picorho import to_rho
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import BudgetOptions
-from mechanisms.gaussian_vector import whole_picorho
-from training.errors import WrongOption
-from training.inputs.blocks import Period
-from training.inputs.schema import declaration_of
-from training.kinds.shared_options import PRICE_FORM, price_words
-from training.planning.options import option_named
-from training.planning.retraining import Schedule, by_rule, by_simulation, retrainings_of
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.errors import WrongOption
+from dpserve.training.inputs.blocks import Period
+from dpserve.training.inputs.schema import declaration_of
+from dpserve.training.kinds.shared_options import PRICE_FORM, price_words
+from dpserve.training.planning.options import option_named
+from dpserve.training.planning.retraining import Schedule, by_rule, by_simulation, retrainings_of
 
 if TYPE_CHECKING:
     from dpserve.commands.planning import PlanOptions

@@ -8,9 +8,9 @@ import typer
 from dpserve import configuration
 from dpserve.commands import options
 from dpserve.commands.command import Group
+from dpserve.service.telemetry import logs
 from dpserve.serving import ConfiguredService, take_grpc_port
 from dpserve.settings import ServeSettings
-from service.telemetry import logs
 
 config = Group("Show the settings of the service, and where each comes from.")
 

@@ -8,23 +8,23 @@ from typing import Any
 
 import typer
 
-from accounting.arrays import Floats, Integers
+from dpserve.accounting.arrays import Floats, Integers
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import state_folder
-from training.bundles.certificate import ModelCertificate
-from training.errors import DataError, TrainingError, WrongOption
-from training.inputs.blocks import BlockDeclaration
-from training.inputs.columns import Columns
-from training.inputs.declared import values_of
-from training.inputs.digits import load_digits
-from training.inputs.lineage import KnownRecords
-from training.inputs.reading import LOCAL as LOCAL
-from training.inputs.reading import RowsForm
-from training.inputs.records import Records
-from training.inputs.schema import Schema, Unlabelled, read_schema
-from training.inputs.schema import draft as drafted
+from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.errors import DataError, TrainingError, WrongOption
+from dpserve.training.inputs.blocks import BlockDeclaration
+from dpserve.training.inputs.columns import Columns
+from dpserve.training.inputs.declared import values_of
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.inputs.reading import LOCAL as LOCAL
+from dpserve.training.inputs.reading import RowsForm
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.schema import Schema, Unlabelled, read_schema
+from dpserve.training.inputs.schema import draft as drafted
 
 READING = "Reading rows"
 SCHEMA = partial(
@@ -206,7 +206,7 @@ def draft(
     and classes are public, and must be known without the records.
     """
     # Only who reads a table should wait for Arrow.
-    from training.inputs.tables import encoding_of, open_table
+    from dpserve.training.inputs.tables import encoding_of, open_table
 
     encoding = encoding_of(data)
     table = open_table(data, encoding, sheet)

@@ -7,23 +7,23 @@ from typing import Any
 import typer
 from pydantic import create_model
 
-from accounting.ledger import LedgerError, UnknownLineage
-from accounting.picorho import to_rho
+from dpserve.accounting.ledger import LedgerError, UnknownLineage
+from dpserve.accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import Options
 from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, refuse_forgotten, state_folder
 from dpserve.commands.tables import LOCAL
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.service.errors import CannotServe
 from dpserve.train_options import NewBundle, TrainOptions, declared_option, default_in_words
 from dpserve.trainer import Screen, run_training
+from dpserve.training.bundles.certificate import ProvenCertificate
+from dpserve.training.errors import WrongOption
+from dpserve.training.fit import Request, check_options, check_together, fit
+from dpserve.training.inputs.lineage import DIGITS
+from dpserve.training.kinds.registry import all_kinds, release_certificate
 from dpserve.wording import as_flag
-from mechanisms.gaussian_vector import whole_picorho
-from service.errors import CannotServe
-from training.bundles.certificate import ProvenCertificate
-from training.errors import WrongOption
-from training.fit import Request, check_options, check_together, fit
-from training.inputs.lineage import DIGITS
-from training.kinds.registry import all_kinds, release_certificate
 
 
 def train(given: TrainOptions) -> None:
@@ -145,7 +145,7 @@ async def _budgets(certificate: ProvenCertificate) -> tuple[bool, list[str]]:
         except UnknownLineage:
             return False, others
         # Who trains without a ledger should not wait for what serves.
-        from service.opening import check_release, check_unit
+        from dpserve.service.opening import check_release, check_unit
 
         check_unit(account, certificate.unit)
         if (release := release_certificate(certificate)) is not None:

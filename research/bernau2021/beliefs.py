@@ -11,9 +11,9 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
-from accounting import conversions, domains, identifiability
-from accounting.arrays import Floats
-from audit.estimators import Errors, gdp_of_errors, upper_limit
+from dpserve.accounting import conversions, domains, identifiability
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.estimators import Errors, gdp_of_errors, upper_limit
 
 
 def gaussian_log_ratio(released: Floats, first: Floats, second: Floats, deviation: float) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from accounting.arrays import Floats, Labels
+from dpserve.accounting.arrays import Floats, Labels
 
 
 class ConvolutionalNetwork:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.ndimage import uniform_filter
 from scipy.spatial.distance import cdist
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 Measure = Literal["ssim", "hamming", "euclidean", "manhattan", "cosine"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)

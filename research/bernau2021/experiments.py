@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats, Labels
-from audit.pieces import ResultStore
-from audit.progress import OnStage
-from mechanisms.elementary import softmax
-from mechanisms.seeded import derived_seed
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.progress import OnStage
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.errors import extra
+from dpserve.training.fitting.network import Network
 from research.bernau2021.beliefs import Games, published_mu
 from research.bernau2021.dissimilarity import Measure
 from research.bernau2021.games import (
@@ -26,8 +28,6 @@ from research.bernau2021.games import (
 from research.bernau2021.printed import EPSILON, TABLE_2
 from research.data import adult, benchmarks, mnist
 from research.data.labelled import LabelledSet
-from training.errors import extra
-from training.fitting.network import Network
 
 KINDS: tuple[tuple[Sensitivity, Neighbours], ...] = (
     ("local", "bounded"),

@@ -13,11 +13,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from accounting.arrays import Floats, Labels
-from mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.training.kinds.dpsgd.step import StepRelease, grid_step, with_noise
 from research.bernau2021.beliefs import Games, gaussian_log_ratio
 from research.bernau2021.dissimilarity import Measure, most_unlike_member, most_unlike_pair
-from training.kinds.dpsgd.step import StepRelease, grid_step, with_noise
 
 Neighbours = Literal["unbounded", "bounded"]
 Sensitivity = Literal["global", "local"]
@@ -27,7 +27,7 @@ _LEAST_SENSITIVITY = 1e-6
 
 
 class Gradients(Protocol):
-    """A network as `training.fitting.network.Network` is one: parameters are one vector (size,)."""
+    """A network as `dpserve.training.fitting.network.Network` is one: parameters are one vector (size,)."""
 
     @property
     def size(self) -> int:

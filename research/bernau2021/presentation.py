@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from accounting.domains import require_between
-from accounting.identifiability import gaussian_advantage
-from audit.estimators import Errors, confidence_of_each, gdp_of_errors
-from audit.reports import Picture, Report, ReportTable, interval, number
+from dpserve.accounting.domains import require_between
+from dpserve.accounting.identifiability import gaussian_advantage
+from dpserve.audit.estimators import Errors, confidence_of_each, gdp_of_errors
+from dpserve.audit.reports import Picture, Report, ReportTable, interval, number
 from research.bernau2021.beliefs import Games, Identifiability, identifiability_of, published_gaussian_advantage
 from research.bernau2021.experiments import Found, Setting, choices_of, printed
 from research.bernau2021.games import Neighbours, Sensitivity

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
+from dpserve.training.kinds.cases import Heads
 from research.commands import program, run
 from research.comparison import tables
 from research.comparison.cases import SETS, case_of
 from research.comparison.options import OPTIONS, measured
 from research.comparison.results import MEASURED, Cell, read_cells, write_cells
-from training.kinds.cases import Heads
 
 app = program()
 

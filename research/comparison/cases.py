@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mechanisms.seeded import derived_seed
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.errors import DataError
+from dpserve.training.features.hog import Shape
+from dpserve.training.inputs.columns import Columns, coordinates_of
+from dpserve.training.inputs.records import Declaration
+from dpserve.training.kinds.cases import MOST_ASKED, Case
 from research.data import adult, benchmarks, cifar, location, mnist, newsgroups, retail, tables
 from research.data.labelled import LabelledSet
-from training.errors import DataError
-from training.features.hog import Shape
-from training.inputs.columns import Columns, coordinates_of
-from training.inputs.records import Declaration
-from training.kinds.cases import MOST_ASKED, Case
 
 _MNIST_TRAINING = 60_000
 _ADULT_TRAINING = 32_561

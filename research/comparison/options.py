@@ -7,17 +7,17 @@ from typing import Literal
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.budgets import Budget
-from accounting.picorho import PICORHO_PER_RHO
-from mechanisms.elementary import softmax
-from mechanisms.published import Published
-from mechanisms.seeded import derived_seed
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.picorho import PICORHO_PER_RHO
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.errors import TrainingError
+from dpserve.training.kinds.cases import Case, Heads
+from dpserve.training.kinds.planned import UNLIMITED, Qualities, Trial
+from dpserve.training.planning import options as planned
 from research.comparison import rivals
-from training.errors import TrainingError
-from training.kinds.cases import Case, Heads
-from training.kinds.planned import UNLIMITED, Qualities, Trial
-from training.planning import options as planned
 
 Status = Literal["proven", "unproven", "not private"]
 
@@ -66,10 +66,10 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
     if key not in _PUBLISHED:
         import torch
 
+        from dpserve.training.kinds.published import bounds
+        from dpserve.training.kinds.published.bounds import PublishedRecipe
+        from dpserve.training.kinds.published.train import Assignment, stacked_logits, train_stack
         from research.lu2022 import printed
-        from training.kinds.published import bounds
-        from training.kinds.published.bounds import PublishedRecipe
-        from training.kinds.published.train import Assignment, stacked_logits, train_stack
 
         topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
         recipe = PublishedRecipe(topology, "per-record-and-class")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from training.kinds.cases import Quality, mean_of
+from dpserve.training.kinds.cases import Quality, mean_of
 
 MEASURED = Path(__file__).with_name("measured.csv")
 _HEADER = ("set", "option", "epsilon", "queries", "figures")

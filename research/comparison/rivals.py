@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import LevelsColumn, blocks_of
+from dpserve.training.kinds.cases import Case, Quality
+from dpserve.training.planning.options import DELTA
 from research.comparison import trainers
-from training.errors import DataError
-from training.inputs.columns import LevelsColumn, blocks_of
-from training.kinds.cases import Case, Quality
-from training.planning.options import DELTA
 
 
 def task_of(case: Case, rival: str, choice: float, epsilon: float) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 
-from accounting.budgets import Budget
+from dpserve.accounting.budgets import Budget
+from dpserve.training.kinds.planned import UNLIMITED
+from dpserve.training.planning.options import DELTA
+from dpserve.training.planning.recommendation import by_rule
 from research.comparison.cases import APART, NUMBERS, SUMMARISED, TABLE_FEW
 from research.comparison.options import COUNTS, OPTIONS, RIVALS
 from research.comparison.results import Cell, Cells
-from training.kinds.planned import UNLIMITED
-from training.planning.options import DELTA
-from training.planning.recommendation import by_rule
 
 SEEDS = 5
 NOT_MEASURED = "-"

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Labels
+from dpserve.accounting.arrays import Labels
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import Columns, LevelsColumn, NumberColumn
 from research.data.labelled import Features, LabelledSet, first_existing, missing, read_npz
-from training.errors import DataError
-from training.inputs.columns import Columns, LevelsColumn, NumberColumn
 
 CLASSES = 2
 _NPZ = "adult.npz"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpserve.training.inputs.digits import load_digits
 from research.data import adult, cifar, location, mnist, retail
 from research.data.labelled import LabelledSet
-from training.inputs.digits import load_digits
 
 READERS: dict[str, Callable[[Path], LabelledSet]] = {
     "adult": adult.read,

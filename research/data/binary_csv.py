@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Labels
+from dpserve.accounting.arrays import Labels
+from dpserve.training.errors import DataError
 from research.data.labelled import Features
-from training.errors import DataError
 
 _COMMA, _ZERO = ord(","), ord("0")
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpserve.training.errors import DataError
 from research.data.labelled import LabelledSet, first_existing, missing, read_npz
-from training.errors import DataError
 
 FEATURES = 3072
 _BATCHES_10 = tuple(f"cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"))

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Labels
-from training.errors import DataError
+from dpserve.accounting.arrays import Labels
+from dpserve.training.errors import DataError
 
 Features = NDArray[np.float32]
 

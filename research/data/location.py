@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpserve.training.errors import DataError
 from research.data.binary_csv import read_labelled
 from research.data.labelled import LabelledSet, first_existing, missing, read_npz, unpack_bits
-from training.errors import DataError
 
 FEATURES, CLASSES = 446, 30
 _CSV = ("bangkok", "location/bangkok", "dataset_location/bangkok")

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dpserve.training.errors import DataError
 from research.data.labelled import LabelledSet, first_existing, missing, read_npz
-from training.errors import DataError
 
 CLASSES, SIDE = 10, 28
 _NPZ = "mnist.npz"

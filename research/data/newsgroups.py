@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import Columns, TextColumn, encode_rows
+from dpserve.training.inputs.text_encoder import read_text_encoder
 from research.data.labelled import LabelledSet, first_existing, missing
-from training.errors import DataError
-from training.inputs.columns import Columns, TextColumn, encode_rows
-from training.inputs.text_encoder import read_text_encoder
 
 CLASSES = 20
 BUCKETS = 1024

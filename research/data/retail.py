@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dpserve.training.errors import DataError
 from research.data.labelled import LabelledSet, first_existing, missing, read_npz, unpack_bits
-from training.errors import DataError
 
 FEATURES, CLASSES = 600, 100
 _NPZ = "retail100_proxy.npz"

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from accounting.arrays import Integers
-from training.errors import DataError
+from dpserve.accounting.arrays import Integers
+from dpserve.training.errors import DataError
 
 
 def two_disjoint_sets(records: int, n: int, seed: int) -> tuple[Integers, Integers]:

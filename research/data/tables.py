@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
-from accounting.arrays import Floats, Labels
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import AnyColumn, Columns, LevelsColumn, NumberColumn, coordinates_of
+from dpserve.training.inputs.records import Declaration, Records
 from research.data import adult
-from training.errors import DataError
-from training.inputs.columns import AnyColumn, Columns, LevelsColumn, NumberColumn, coordinates_of
-from training.inputs.records import Declaration, Records
 
 _SPLIT_SEED = 0
 _PART = 5

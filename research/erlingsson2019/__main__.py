@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from audit.pieces import kept_scores
+from dpserve.audit.pieces import kept_scores
 from dpserve.commands import reporting
 from dpserve.commands.console import counting, shares
-from mechanisms.mechanism import names
-from mechanisms.seeded import SeededRandomness
+from dpserve.mechanisms.mechanism import names
+from dpserve.mechanisms.seeded import SeededRandomness
 from research.commands import DataDir, Repeatable, ReportOptions, finished_pieces, program, run
 from research.erlingsson2019 import answers, by_epsilon, region
 from research.erlingsson2019.presentation import region_report

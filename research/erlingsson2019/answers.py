@@ -9,16 +9,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from accounting import conversions, domains, identifiability
-from accounting.analyses import side_by_side
-from accounting.arrays import Floats
-from accounting.losses import Cost, GaussianLoss
-from audit import estimators
-from audit.distinguishing.likelihood import worst_case
-from audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
-from audit.families import GAUSSIAN
-from mechanisms.mechanism import Mechanism, priced
-from mechanisms.randomness import Randomness
+from dpserve.accounting import conversions, domains, identifiability
+from dpserve.accounting.analyses import side_by_side
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.audit import estimators
+from dpserve.audit.distinguishing.likelihood import worst_case
+from dpserve.audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
+from dpserve.audit.families import GAUSSIAN
+from dpserve.mechanisms.mechanism import Mechanism, priced
+from dpserve.mechanisms.randomness import Randomness
 from research.erlingsson2019.presentation import Point
 
 Scores = tuple[Floats, Floats]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from scipy.optimize import brentq
 
-from audit.reports import ReportTable, number
+from dpserve.audit.reports import ReportTable, number
+from dpserve.training.errors import TrainingError
 from research import dpsgd_theorems
 from research.erlingsson2019.region import FALSE_POSITIVES, PRINTED
-from training.errors import TrainingError
 
 ANALYSES: Mapping[str, Callable[[float, float, int, float], float]] = {
     "naive": dpsgd_theorems.composed_epsilon,

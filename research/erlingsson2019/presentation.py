@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audit.reports import Picture, Report, ReportTable
+from dpserve.audit.reports import Picture, Report, ReportTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from accounting import identifiability
-from accounting.arrays import Floats, Labels
-from audit.estimators import confidence_of_each
-from audit.pieces import ResultStore
-from audit.progress import OnStage
-from mechanisms.elementary import softmax
-from mechanisms.seeded import derived_seed
+from dpserve.accounting import identifiability
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.audit.estimators import confidence_of_each
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.progress import OnStage
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.fitting.network import Network
+from dpserve.training.kinds.dpsgd.step import StepRelease
 from research import dpsgd_theorems
 from research.erlingsson2019.presentation import Point
 from research.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon
 from research.white_box.experiments import Material, Setting, canary_of
 from research.white_box.observations import Descent, observe_steps, sound
-from training.fitting.network import Network
-from training.kinds.dpsgd.step import StepRelease
 
 FALSE_POSITIVES = 0.05
 

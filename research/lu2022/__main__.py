@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audit.reports import ReportTable
+from dpserve.audit.reports import ReportTable
 from dpserve.commands.console import shares, steps_with_progress
+from dpserve.training.devices import training_device
+from dpserve.training.errors import extra
 from research.commands import program, run
 from research.lu2022 import printed
 from research.printing import print_tables
-from training.devices import training_device
-from training.errors import extra
 
 if TYPE_CHECKING:
     from research.lu2022.presentation import Comparison
@@ -129,7 +129,7 @@ def convexity(
     """Show that the convexified loss is not convex: its value at a network's weights, their negatives and between."""
     with extra("torch", "training networks"):
         from research.lu2022 import convexity as argument
-    from training.inputs.digits import load_digits
+    from dpserve.training.inputs.digits import load_digits
 
     records = load_digits().train
     with steps_with_progress(epochs) as progress:
@@ -151,7 +151,7 @@ def _rerun(
     with extra("torch", "training networks"):
         from research.lu2022 import experiment
         from research.lu2022.leakage import Attacks
-    from audit.pieces import ResultStore
+    from dpserve.audit.pieces import ResultStore
     from research.lu2022 import presentation
     from research.lu2022.samples import draw_samples
 

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from audit.reports import ReportTable
+from dpserve.audit.reports import ReportTable
+from dpserve.training.kinds.published import bounds
+from dpserve.training.kinds.published.bounds import ClaimedSensitivities, Topology
 from research.lu2022 import printed, rival_bounds
 from research.lu2022.presentation import closed_form, number
-from training.kinds.published import bounds
-from training.kinds.published.bounds import ClaimedSensitivities, Topology
 
 LAMBDA = bounds.strong_convexity(printed.L2_REGULARISER)
 

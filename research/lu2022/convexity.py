@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from audit.reports import ReportTable
-from training.inputs.records import Records
-from training.kinds.published.bounds import PublishedRecipe, Topology
-from training.kinds.published.train import (
+from dpserve.audit.reports import ReportTable
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.published.bounds import PublishedRecipe, Topology
+from dpserve.training.kinds.published.train import (
     Assignment,
     Layer,
     Parameters,

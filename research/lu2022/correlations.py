@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import scipy.stats
 
-from audit.reports import ReportTable
+from dpserve.audit.reports import ReportTable
 from research.lu2022 import printed
 from research.lu2022.printed import Row
 

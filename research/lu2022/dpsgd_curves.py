@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from audit.pieces import ResultStore
-from mechanisms.elementary import softmax
-from mechanisms.seeded import derived_seed
+from dpserve.audit.pieces import ResultStore
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.kinds.published.train import logits
 from research.lu2022 import measures, printed
 from research.lu2022.dpsgd_training import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private
 from research.lu2022.leakage import Attacks
 from research.lu2022.results import Curve, Plan, Status
 from research.lu2022.samples import Samples
-from training.kinds.published.train import logits
 
 
 def curves(

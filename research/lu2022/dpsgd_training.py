@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from accounting import analyses
-from accounting.losses import Cost, SubsampledGaussianLoss, composition_of
+from dpserve.accounting import analyses
+from dpserve.accounting.losses import Cost, SubsampledGaussianLoss, composition_of
+from dpserve.training.errors import extra
+from dpserve.training.kinds.published.bounds import Topology
+from dpserve.training.kinds.published.train import Layer, Parameters, initial_parameters, one_model
 from research import dpsgd_theorems
-from training.errors import extra
-from training.kinds.published.bounds import Topology
-from training.kinds.published.train import Layer, Parameters, initial_parameters, one_model
 
 Composition = Literal["naive", "advanced", "zcdp", "rdp"]
 COMPOSITIONS: tuple[Composition, ...] = get_args(Composition)

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from audit.pieces import ResultStore
-from audit.progress import OnStage
-from mechanisms.elementary import softmax
-from mechanisms.published import Noise, Published
-from mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.progress import OnStage
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.published import Noise, Published
+from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.training.kinds.published import bounds
+from dpserve.training.kinds.published.bounds import OBJECTIVES, Objective, PublishedRecipe
+from dpserve.training.kinds.published.train import Assignment, stacked_logits, train_stack
 from research.lu2022 import measures, printed
 from research.lu2022.leakage import Attacks
 from research.lu2022.results import Accuracies, Curve, Plan, Results
 from research.lu2022.samples import Samples
-from training.kinds.published import bounds
-from training.kinds.published.bounds import OBJECTIVES, Objective, PublishedRecipe
-from training.kinds.published.train import Assignment, stacked_logits, train_stack
 
 NOISES: tuple[Noise, ...] = get_args(Noise)
 

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Labels, Mask
-from mechanisms.elementary import softmax
-from mechanisms.seeded import derived_seed
+from dpserve.accounting.arrays import Floats, Labels, Mask
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.devices import Device
+from dpserve.training.kinds.published.bounds import PublishedRecipe, Topology
+from dpserve.training.kinds.published.train import Assignment, Parameters, stacked_logits, train_stack
 from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.devices import Device
-from training.kinds.published.bounds import PublishedRecipe, Topology
-from training.kinds.published.train import Assignment, Parameters, stacked_logits, train_stack
 
 TRAINING_SET = 24_000
 """Answers that an attack learns from; research/lu2022/README.md says what more or fewer do."""

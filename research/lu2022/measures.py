@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Labels
+from dpserve.accounting.arrays import Floats, Labels
 
 
 class MembershipAttack(Protocol):

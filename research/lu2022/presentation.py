@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from dpserve.training.errors import extra
+from dpserve.training.kinds.published import bounds
 from research.lu2022 import printed
 from research.lu2022.measures import leakage_bound
 from research.lu2022.results import Accuracies, Curve, Results
-from training.errors import extra
-from training.kinds.published import bounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ digits with 594, so 594 stands here as the number the figures were computed with
 
 from dataclasses import dataclass
 
-from training.kinds.published.bounds import Topology
+from dpserve.training.kinds.published.bounds import Topology
 
 HIDDEN = (128,)
 L2_REGULARISER = 0.001

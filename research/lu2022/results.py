@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dpserve.training.devices import Device
+from dpserve.training.kinds.published.bounds import OBJECTIVES, Objective
 from research.lu2022 import printed
-from training.devices import Device
-from training.kinds.published.bounds import OBJECTIVES, Objective
 
 Head = Literal["certified", "convexified"]
 """The certified head on the sum of losses, and on the convexified objective."""

@@ -2,7 +2,7 @@
 
 import math
 
-from training.kinds.published import bounds
+from dpserve.training.kinds.published import bounds
 
 
 def chaudhuri_binary_normalised(rho: float, lam: float, n: int) -> float:

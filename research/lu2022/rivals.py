@@ -15,31 +15,31 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from accounting.losses import LaplaceLoss
-from audit.pieces import ResultStore
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import Mechanism
-from mechanisms.seeded import SeededRandomness
-from mechanisms.selected_neuron import SelectedNeuron
-from research.lu2022 import measures
-from research.lu2022.leakage import Attacks
-from research.lu2022.results import Curve, Head, Plan
-from research.lu2022.samples import Samples
-from training.exact.quantised import norms, products, quantised, summands
-from training.features.maps import NORM_BOUND, Identity, default_clip_norm
-from training.fitting.log_mean_exp import RegularisedLogMeanExp
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.sensitivity import (
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import LaplaceLoss
+from dpserve.audit.pieces import ResultStore
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
+from dpserve.training.exact.quantised import norms, products, quantised, summands
+from dpserve.training.features.maps import NORM_BOUND, Identity, default_clip_norm
+from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.sensitivity import (
     Convexity,
     convexified_sensitivity,
     logit_sensitivity_per_norm,
     quantised_weight_sensitivity,
     weight_sensitivity,
 )
-from training.fitting.solver import minimise
+from dpserve.training.fitting.solver import minimise
+from research.lu2022 import measures
+from research.lu2022.leakage import Attacks
+from research.lu2022.results import Curve, Head, Plan
+from research.lu2022.samples import Samples
 
 STRONG_CONVEXITIES = (0.1, 1.0, 10.0, 100.0)
 """Lambda; over n the convexified objective has lambda = Lambda / n."""

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.seeded import derived_seed
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.kinds.published.bounds import Topology
 from research.data.benchmarks import read
 from research.data.labelled import LabelledSet
 from research.data.sampling import two_disjoint_sets
 from research.lu2022 import printed
 from research.lu2022.results import Plan
-from training.kinds.published.bounds import Topology
 
 
 @dataclass(frozen=True, eq=False)

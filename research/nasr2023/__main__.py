@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from audit.reports import Report
+from dpserve.audit.reports import Report
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
-from mechanisms.seeded import derived_seed
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.errors import extra
 from research.commands import DataDir, Repeatable, ReportOptions, finished_pieces, program, run
 from research.nasr2023 import clipping
 from research.nasr2023.faults import audit_of_fault
@@ -22,7 +23,6 @@ from research.white_box.bounds import Measured
 from research.white_box.experiments import Material, Setting
 from research.white_box.observations import Canary
 from research.white_box.presentation import steps_report
-from training.errors import extra
 
 SETTINGS: dict[str, Setting] = {
     "digits": experiments.DIGITS,

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats
-from audit.estimators import Errors, epsilon_of_mu
-from audit.families import GAUSSIAN
-from audit.pieces import ResultStore
-from audit.progress import OnStage
-from audit.reports import Report, ReportTable, number
-from mechanisms.seeded import derived_seed
+from dpserve.accounting.arrays import Floats
+from dpserve.audit.estimators import Errors, epsilon_of_mu
+from dpserve.audit.families import GAUSSIAN
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.progress import OnStage
+from dpserve.audit.reports import Report, ReportTable, number
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.kinds.dpsgd.step import StepRelease
 from research.nasr2023.methods import credible_gdp, credible_of_errors
 from research.nasr2023.runs import log_odds_of_label, watch_run
 from research.white_box.experiments import Material, Setting, piece_of, record_canary
 from research.white_box.observations import Descent, sound
-from training.kinds.dpsgd.step import StepRelease
 
 CLIP_NORMS = (0.1, 1.0, 10.0)
 PRINTED: dict[float, float] = {0.1: 23.4, 1.0: 26.8, 10.0: 41.0}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from accounting.arrays import Floats, Labels
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.training.fitting.network import Network
 from research.white_box.observations import Example
-from training.fitting.network import Network
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,15 @@ from typing import Literal, get_args
 import numpy as np
 import typer
 
-from accounting.arrays import Floats, Labels
-from accounting.conversions import gaussian_mu
-from audit.pieces import ResultStore
-from audit.progress import OnStage
-from audit.reports import Report
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.accounting.conversions import gaussian_mu
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.progress import OnStage
+from dpserve.audit.reports import Report
 from dpserve.commands.console import shares
-from mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.training.fitting.network import Network
+from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
 from research.commands import finished_pieces
 from research.nasr2023.methods import judge
 from research.white_box import bounds
@@ -22,8 +24,6 @@ from research.white_box.bounds import POWER, ClaimedRun, Measured, power
 from research.white_box.experiments import Material, Setting, measure_implementation
 from research.white_box.observations import AuditedStep, Canary, clip, sound
 from research.white_box.presentation import steps_report
-from training.fitting.network import Network
-from training.kinds.dpsgd.step import StepRelease, private_step
 
 Fault = Literal["clip-after-averaging", "noise-from-100-seeds", "noise-too-small"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)

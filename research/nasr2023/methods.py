@@ -24,12 +24,19 @@ import scipy.special
 from numpy.polynomial.legendre import leggauss
 from numpy.typing import ArrayLike
 
-from accounting import domains
-from accounting.arrays import Floats
-from audit import estimators
-from audit.estimators import Errors, LowerBound, epsilon_delta_of_errors, gdp_of_errors, largest_met, lower_bound
-from audit.families import GAUSSIAN, Family
-from audit.families import epsilon_delta as epsilon_delta_family
+from dpserve.accounting import domains
+from dpserve.accounting.arrays import Floats
+from dpserve.audit import estimators
+from dpserve.audit.estimators import (
+    Errors,
+    LowerBound,
+    epsilon_delta_of_errors,
+    gdp_of_errors,
+    largest_met,
+    lower_bound,
+)
+from dpserve.audit.families import GAUSSIAN, Family
+from dpserve.audit.families import epsilon_delta as epsilon_delta_family
 from research.white_box import bounds as step_bounds
 from research.white_box.bounds import ClaimedRun, Measured, Row, StepFinding, run_epsilon
 

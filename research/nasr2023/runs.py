@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
-from audit import estimators
-from audit.estimators import LowerBound
-from audit.families import Family, composition_family
-from audit.pieces import ResultStore
-from audit.progress import OnStage
-from audit.reports import Report, ReportTable, number
-from mechanisms.seeded import derived_seed
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import PrivacyLoss, SubsampledGaussianLoss
+from dpserve.audit import estimators
+from dpserve.audit.estimators import LowerBound
+from dpserve.audit.families import Family, composition_family
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.progress import OnStage
+from dpserve.audit.reports import Report, ReportTable, number
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.kinds.dpsgd.step import StepRelease
 from research.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
 from research.white_box.experiments import Material, Setting, piece_of, record_canary
 from research.white_box.observations import (
@@ -33,7 +34,6 @@ from research.white_box.observations import (
     rate_of,
     sound,
 )
-from training.kinds.dpsgd.step import StepRelease
 
 
 @dataclass(frozen=True, eq=False)

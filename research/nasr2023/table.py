@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from audit import estimators
-from audit.reports import Picture, Report, ReportTable, number
+from dpserve.audit import estimators
+from dpserve.audit.reports import Picture, Report, ReportTable, number
 from research.nasr2023.methods import METHODS, NOTE, bound_as_published, judge
 from research.nasr2023.printed import COLUMNS, TABLE_1
 from research.white_box.bounds import POOLED, Measured, StepFinding, run_epsilon

@@ -5,8 +5,8 @@ from statistics import stdev
 
 from matplotlib.figure import Figure
 
+from dpserve.training.kinds.planned import UNLIMITED
 from research.comparison.results import MEASURED, read_cells
-from training.kinds.planned import UNLIMITED
 
 DATASET, TITLE = "mnist-10k-hog", "MNIST, 10,000 images, 10 classes"
 COMMONEST = 0.1135

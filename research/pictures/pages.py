@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize
 
-from accounting.budgets import Budget
+from dpserve.accounting.budgets import Budget
 from dpserve.client import Client
 from dpserve.configuration import environment_without_settings
 from dpserve.local_services import StartedService, start_service

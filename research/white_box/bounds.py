@@ -14,12 +14,12 @@ import numpy as np
 import scipy.special
 import scipy.stats
 
-from accounting import analyses, conversions, domains
-from accounting.arrays import Floats
-from accounting.crossings import crossing
-from accounting.losses import SubsampledGaussianLoss
-from audit import estimators
-from audit.estimators import LowerBound
+from dpserve.accounting import analyses, conversions, domains
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.crossings import crossing
+from dpserve.accounting.losses import SubsampledGaussianLoss
+from dpserve.audit import estimators
+from dpserve.audit.estimators import LowerBound
 
 _LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
 _LEAST_MU, _LARGEST_MU = 1e-3, 4.0
@@ -142,9 +142,9 @@ def repetition_bound(inside: Floats, outside: Floats, confidence: float) -> Lowe
 def most_errors(mu: float, observations: int, confidence: float) -> int:
     """Return of how many errors, in `observations` each way, a step that claims mu is convicted; -1 for none.
 
-    By pooled errors at the threshold 1/2 (`audit.estimators.pooled_gdp`). Noise that is `ratio` times the claimed makes
-    2 n observations err with probability Phi(-mu/(2 ratio)) each, independently, and the claim falls where at most so
-    many of them did: the power is one value of a binomial law.
+    By pooled errors at the threshold 1/2 (`dpserve.audit.estimators.pooled_gdp`). Noise that is `ratio` times the
+    claimed makes 2 n observations err with probability Phi(-mu/(2 ratio)) each, independently, and the claim falls
+    where at most so many of them did: the power is one value of a binomial law.
     """
     claimed = float(scipy.special.ndtr(-mu / 2))
     most = int(scipy.stats.binom.ppf(1 - confidence, 2 * observations, claimed))

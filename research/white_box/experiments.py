@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from audit.pieces import ResultStore
-from audit.progress import OnStage
-from mechanisms.seeded import derived_seed
+from dpserve.audit.pieces import ResultStore
+from dpserve.audit.progress import OnStage
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.fitting.network import Network
+from dpserve.training.kinds.dpsgd.step import StepRelease
 from research.data import benchmarks
 from research.white_box.bounds import ClaimedRun, Measured, claimed_run
 from research.white_box.observations import (
@@ -27,8 +29,6 @@ from research.white_box.observations import (
     quiet_coordinate,
     sound,
 )
-from training.fitting.network import Network
-from training.kinds.dpsgd.step import StepRelease
 
 CANARY_LENGTH = 1000.0
 """Length of the gradient canary, in clipping norms."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from accounting.arrays import Floats, Labels
-from training.fitting.network import Network
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.training.fitting.network import Network
 
 
 def record_gradients(network: Network, parameters: Floats, inputs: Floats, labels: Labels) -> Floats:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.arrays import Floats, Labels
-from mechanisms.seeded import SeededRandomness
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.fitting.network import Network
+from dpserve.training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
 from research.white_box.gradients import record_gradients
-from training.fitting.network import Network
-from training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audit.estimators import epsilon_of_mu
-from audit.reports import Picture, Report, ReportTable, number
+from dpserve.audit.estimators import epsilon_of_mu
+from dpserve.audit.reports import Picture, Report, ReportTable, number
 from research.white_box.bounds import POOLED, POWER, Measured, StepFinding
 
 if TYPE_CHECKING:

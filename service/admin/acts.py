@@ -1,4 +1,4 @@
-"""The owner's acts over HTTP, at the owner's port: those of `accounting.acts`, each with who did it and why.
+"""The owner's acts over HTTP, at the owner's port: those of `dpserve.accounting.acts`, each with who did it and why.
 
 `POST /api/acts` takes one act as JSON. With `?dry_run=true` it changes nothing and says what the act would mean: in
 words, and as the explanation of the account before and after it. The number of the newest act that this reply names
@@ -21,9 +21,9 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from accounting.acts import ACTS, OwnerAct
-from accounting.explanation import AccountExplanation, explain_account
-from accounting.ledger import (
+from dpserve.accounting.acts import ACTS, OwnerAct
+from dpserve.accounting.explanation import AccountExplanation, explain_account
+from dpserve.accounting.ledger import (
     ActRefused,
     ClientRevoked,
     Ledger,
@@ -34,10 +34,10 @@ from accounting.ledger import (
     UnknownLineage,
     WouldBeDone,
 )
-from accounting.ledger.export import export
-from accounting.losses import Cost
-from service.http.problems import Problem, ProblemType
-from service.http.requests import Bodies
+from dpserve.accounting.ledger.export import export
+from dpserve.accounting.losses import Cost
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.requests import Bodies
 
 _LARGEST_BODY = 16 * 1024
 _Parsed = TypeVar("_Parsed")

@@ -23,8 +23,8 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from accounting.budgets import Budget
-from accounting.ledger import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import (
     Account,
     ClientAccount,
     KeyScope,
@@ -33,28 +33,28 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.losses import Cost
-from accounting.report import AccountReport, Amount, account_report, amount_of
-from service.admin import verdicts
-from service.admin.acts import add_acts
-from service.admin.spending import Spending
-from service.http.accounts import AfterReceipt, Count, paged, receipt_out
-from service.http.app import add_problem_handlers
-from service.http.authentication import authorization_of, bearer
-from service.http.middleware import RequestMiddleware
-from service.http.problems import Problem, ProblemType
-from service.http.protocol import BoundedHttp
-from service.http.requests import check_parameters
-from service.http.schemas import PROBLEM_RESPONSES, Json
-from service.models import Models
-from service.page.assets import add_page
-from service.predictor import Standing
-from service.telemetry.exposition import CONTENT_TYPE, exposition
-from service.telemetry.logs import RequestLog
-from service.telemetry.metrics import Metrics
-from service.telemetry.throughput import COUNTED, Throughput
-from service.telemetry.usage import Answered, Usage
-from service.tls import Tls
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.report import AccountReport, Amount, account_report, amount_of
+from dpserve.service.admin import verdicts
+from dpserve.service.admin.acts import add_acts
+from dpserve.service.admin.spending import Spending
+from dpserve.service.http.accounts import AfterReceipt, Count, paged, receipt_out
+from dpserve.service.http.app import add_problem_handlers
+from dpserve.service.http.authentication import authorization_of, bearer
+from dpserve.service.http.middleware import RequestMiddleware
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.protocol import BoundedHttp
+from dpserve.service.http.requests import check_parameters
+from dpserve.service.http.schemas import PROBLEM_RESPONSES, Json
+from dpserve.service.models import Models
+from dpserve.service.page.assets import add_page
+from dpserve.service.predictor import Standing
+from dpserve.service.telemetry.exposition import CONTENT_TYPE, exposition
+from dpserve.service.telemetry.logs import RequestLog
+from dpserve.service.telemetry.metrics import Metrics
+from dpserve.service.telemetry.throughput import COUNTED, Throughput
+from dpserve.service.telemetry.usage import Answered, Usage
+from dpserve.service.tls import Tls
 
 _MAX_CONNECTIONS = 256
 LONGEST_KEY = 256

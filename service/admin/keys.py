@@ -5,10 +5,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from accounting.ledger import new_api_key
-from accounting.whole_files import write_whole
-from service.admin.app import LONGEST_KEY
-from service.errors import CannotServe
+from dpserve.accounting.ledger import new_api_key
+from dpserve.accounting.whole_files import write_whole
+from dpserve.service.admin.app import LONGEST_KEY
+from dpserve.service.errors import CannotServe
 
 _log = logging.getLogger("dpserve")
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from accounting.currency import RHO, Currency
-from accounting.ledger import Ledger, Receipt
-from accounting.ledger.charged_models import ChargedModels
+from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.ledger import Ledger, Receipt
+from dpserve.accounting.ledger.charged_models import ChargedModels
 
 _PAGE = 1000
 _PAGES = 20

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accounting.whole_files import write_whole
+from dpserve.accounting.whole_files import write_whole
 
 FOLDER = "verdicts"
 """In the owner's state folder."""

@@ -6,14 +6,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, FastAPI, Query, Request, Response
 from msgspec import UNSET
 
-from accounting.currency import Currency
-from accounting.explanation import AccountExplanation
-from accounting.ledger import Receipt
-from service.http.authentication import BEARER, Authentication
-from service.http.requests import check_parameters
-from service.http.schemas import AccountModelsOut, ClientReceiptOut, Json, ReceiptsOut, answers
-from service.models import Models
-from service.pay_once import HolderExplanation
+from dpserve.accounting.currency import Currency
+from dpserve.accounting.explanation import AccountExplanation
+from dpserve.accounting.ledger import Receipt
+from dpserve.service.http.authentication import BEARER, Authentication
+from dpserve.service.http.requests import check_parameters
+from dpserve.service.http.schemas import AccountModelsOut, ClientReceiptOut, Json, ReceiptsOut, answers
+from dpserve.service.models import Models
+from dpserve.service.pay_once import HolderExplanation
 
 Count = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 """The largest length of a page of a list."""

@@ -1,7 +1,7 @@
 """The HTTP service: one ASGI application over the models that are served.
 
 Every request passes the same middleware. Requests for predictions are answered by plain ASGI endpoints
-(`service.http.predictions`), everything else by FastAPI's routes.
+(`dpserve.service.http.predictions`), everything else by FastAPI's routes.
 """
 
 import asyncio
@@ -19,30 +19,30 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from accounting.ledger import Ledger
-from service.http.accounts import add_account_routes
-from service.http.authentication import Authentication
-from service.http.codec import InvocationsCodec, RowsCodec
-from service.http.exporting import add_export
-from service.http.middleware import RequestMiddleware, response_to
-from service.http.openapi import describe
-from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
-from service.http.predictions import Codec, PredictionEndpoint, PredictionRoutes
-from service.http.problems import Problem, ProblemType
-from service.http.refusals import FAILED, REFUSALS, as_problem
-from service.http.requests import Bodies
-from service.http.schemas import PROBLEM_RESPONSES, Json, ModelsOut, answers
-from service.models import Models
-from service.page.assets import add_documentation, add_page
-from service.telemetry.logs import RequestLog
-from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import RequestSpans, Traces
+from dpserve.accounting.ledger import Ledger
+from dpserve.service.http.accounts import add_account_routes
+from dpserve.service.http.authentication import Authentication
+from dpserve.service.http.codec import InvocationsCodec, RowsCodec
+from dpserve.service.http.exporting import add_export
+from dpserve.service.http.middleware import RequestMiddleware, response_to
+from dpserve.service.http.openapi import describe
+from dpserve.service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
+from dpserve.service.http.predictions import Codec, PredictionEndpoint, PredictionRoutes
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.refusals import FAILED, REFUSALS, as_problem
+from dpserve.service.http.requests import Bodies
+from dpserve.service.http.schemas import PROBLEM_RESPONSES, Json, ModelsOut, answers
+from dpserve.service.models import Models
+from dpserve.service.page.assets import add_documentation, add_page
+from dpserve.service.telemetry.logs import RequestLog
+from dpserve.service.telemetry.metrics import Metrics
+from dpserve.service.telemetry.tracing import RequestSpans, Traces
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from service.http.rate_limit import FailedTries, RateLimit
-    from service.http.tokens import Tokens
+    from dpserve.service.http.rate_limit import FailedTries, RateLimit
+    from dpserve.service.http.tokens import Tokens
 
 _DESCRIPTION = """Predictions of a model that was trained on private records. Every answer is differentially private
 and is charged to your budget; `GET /budget` says what is left. Asking the same row again returns the same answer at

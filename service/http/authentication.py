@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 from fastapi.security import HTTPBearer
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     ClientRevoked,
     KeyExpired,
     KeyScope,
@@ -18,14 +18,14 @@ from accounting.ledger import (
     UnknownKey,
     key_digest,
 )
-from service.http.problems import Problem, ProblemType
-from service.http.refusals import as_problem
-from service.http.requests import RequestHeader, invalid
-from service.predictor import Caller
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.refusals import as_problem
+from dpserve.service.http.requests import RequestHeader, invalid
+from dpserve.service.predictor import Caller
 
 if TYPE_CHECKING:
-    from service.http.rate_limit import FailedTries, RateLimit
-    from service.http.tokens import Tokens, Verified
+    from dpserve.service.http.rate_limit import FailedTries, RateLimit
+    from dpserve.service.http.tokens import Tokens, Verified
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
 """Says in the OpenAPI document how to authenticate; `Authentication` does it."""

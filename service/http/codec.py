@@ -11,17 +11,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from accounting.budgets import is_unproven
-from accounting.ledger import BudgetExhausted, MechanismNotAccepted
-from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
-from service.errors import InvalidRows
-from service.http import npy
-from service.http.numbers import rows_and_members
-from service.http.predictions import Reply
-from service.http.problems import Problem, ProblemType
-from service.http.requests import RequestHeader, invalid
-from service.http.schemas import (
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.budgets import is_unproven
+from dpserve.accounting.ledger import BudgetExhausted, MechanismNotAccepted
+from dpserve.mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
+from dpserve.service.errors import InvalidRows
+from dpserve.service.http import npy
+from dpserve.service.http.numbers import rows_and_members
+from dpserve.service.http.predictions import Reply
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.requests import RequestHeader, invalid
+from dpserve.service.http.schemas import (
     AnswerNoiseOut,
     BudgetOut,
     NoiseLawOut,
@@ -34,10 +34,10 @@ from service.http.schemas import (
     ReceiptOut,
     Wishes,
 )
-from service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
-from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
-from training.inputs.columns import UnencodedTexts
-from training.pay_once.coverage import PER_MILLE
+from dpserve.service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
+from dpserve.service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
+from dpserve.training.inputs.columns import UnencodedTexts
+from dpserve.training.pay_once.coverage import PER_MILLE
 
 RECEIPT, BUDGET, NOISE, SETS = "dpserve-receipt", "dpserve-budget", "dpserve-noise", "dpserve-prediction-sets"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""

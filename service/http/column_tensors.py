@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from service.http.requests import invalid
-from service.http.schemas import Cell, InputTensor, TensorMetadata
-from service.http.tables import Table
-from service.predictor import Value
-from training.inputs.columns import Column
+from dpserve.service.http.requests import invalid
+from dpserve.service.http.schemas import Cell, InputTensor, TensorMetadata
+from dpserve.service.http.tables import Table
+from dpserve.service.predictor import Value
+from dpserve.training.inputs.columns import Column
 
 DATATYPES = {"FP64": "<f8", "FP32": "<f4", "INT64": "<i8", "INT32": "<i4", "BOOL": "?"}
 """Types of fixed length in which a column's values may come."""

@@ -12,15 +12,15 @@ from weakref import WeakKeyDictionary
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 
-from accounting.ledger import Ledger
-from service.http.authentication import BEARER, Authentication
-from service.http.problems import Problem, ProblemType
-from service.http.requests import check_parameters
-from service.models import Models
-from service.pay_once import PayOncePredictor, hold_request
-from service.predictor import Caller
-from training.errors import MissingExtra
-from training.export.files import Exported, Form, exported
+from dpserve.accounting.ledger import Ledger
+from dpserve.service.http.authentication import BEARER, Authentication
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.requests import check_parameters
+from dpserve.service.models import Models
+from dpserve.service.pay_once import PayOncePredictor, hold_request
+from dpserve.service.predictor import Caller
+from dpserve.training.errors import MissingExtra
+from dpserve.training.export.files import Exported, Form, exported
 
 MEDIA_TYPE = "application/octet-stream"
 

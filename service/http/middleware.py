@@ -8,10 +8,10 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.http.problems import Problem, ProblemType, open_inference_error
-from service.http.refusals import FAILED
-from service.http.requests import ClientDisconnected
-from service.telemetry.logs import (
+from dpserve.service.http.problems import Problem, ProblemType, open_inference_error
+from dpserve.service.http.refusals import FAILED
+from dpserve.service.http.requests import ClientDisconnected
+from dpserve.service.telemetry.logs import (
     REQUEST_ID_HEADER,
     REQUESTS,
     RequestLog,
@@ -20,7 +20,7 @@ from service.telemetry.logs import (
     request_id_of,
     with_places,
 )
-from service.telemetry.metrics import DISCONNECTED, InFlight, problem_of, route_of
+from dpserve.service.telemetry.metrics import DISCONNECTED, InFlight, problem_of, route_of
 
 MODEL = "dpserve.model"
 """Where the scope has the name of the model that answers, once that is known."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.http.problems import Problem, ProblemType
+from dpserve.service.http.problems import Problem, ProblemType
 
 MEDIA_TYPE = "application/x-npy"
 

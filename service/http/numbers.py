@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 try:
     import simdjson

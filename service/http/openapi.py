@@ -18,16 +18,16 @@ from weakref import WeakKeyDictionary
 import msgspec
 from fastapi import FastAPI
 
-from service.http import npy, schemas
-from service.http.codec import BUDGET, NOISE, RECEIPT, SETS
-from service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
-from service.http.column_tensors import TEXTS, column_inputs
-from service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION
-from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
-from service.http.tables import CSV
-from service.models import VERSION, Models
-from service.predictor import Predictor
-from training.pay_once.coverage import LEAST_COVERAGE, MOST_COVERAGE
+from dpserve.service.http import npy, schemas
+from dpserve.service.http.codec import BUDGET, NOISE, RECEIPT, SETS
+from dpserve.service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
+from dpserve.service.http.column_tensors import TEXTS, column_inputs
+from dpserve.service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION
+from dpserve.service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
+from dpserve.service.http.tables import CSV
+from dpserve.service.models import VERSION, Models
+from dpserve.service.predictor import Predictor
+from dpserve.training.pay_once.coverage import LEAST_COVERAGE, MOST_COVERAGE
 
 _STRUCTS = [
     kind for kind in vars(schemas).values() if isinstance(kind, type(msgspec.Struct)) and kind.__struct_fields__

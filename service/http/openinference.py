@@ -15,16 +15,16 @@ import numpy as np
 from fastapi import FastAPI, Response
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from accounting.picorho import to_rho
-from mechanisms.answer_noise import COVERAGE
-from service.http.codec import budget_of, headers_of, malformed_json, receipt_of
-from service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
-from service.http.numbers import numbers
-from service.http.predictions import Reply
-from service.http.problems import Problem
-from service.http.requests import RequestHeader, invalid
-from service.http.schemas import (
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.answer_noise import COVERAGE
+from dpserve.service.http.codec import budget_of, headers_of, malformed_json, receipt_of
+from dpserve.service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
+from dpserve.service.http.numbers import numbers
+from dpserve.service.http.predictions import Reply
+from dpserve.service.http.problems import Problem
+from dpserve.service.http.requests import RequestHeader, invalid
+from dpserve.service.http.schemas import (
     COMPONENTS,
     InferRequest,
     InferResponse,
@@ -40,10 +40,10 @@ from service.http.schemas import (
     TensorMetadata,
     answers,
 )
-from service.models import VERSION, Models
-from service.predictor import INTERVAL, PREDICTION_SET, UNDECIDED, Prediction, Predictor, RowsRequest
-from training.inputs.columns import UnencodedTexts
-from training.kinds.outputs import Output
+from dpserve.service.models import VERSION, Models
+from dpserve.service.predictor import INTERVAL, PREDICTION_SET, UNDECIDED, Prediction, Predictor, RowsRequest
+from dpserve.training.inputs.columns import UnencodedTexts
+from dpserve.training.kinds.outputs import Output
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"

@@ -9,16 +9,16 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.errors import RequestRefused
-from service.http.authentication import Authentication
-from service.http.middleware import MODEL, response_to
-from service.http.problems import Problem, ProblemType
-from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import Bodies, RequestHeader, read_header
-from service.models import Models
-from service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
-from service.telemetry.metrics import Metrics
-from service.telemetry.timeline import timeline
+from dpserve.service.errors import RequestRefused
+from dpserve.service.http.authentication import Authentication
+from dpserve.service.http.middleware import MODEL, response_to
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.refusals import REFUSALS, as_problem
+from dpserve.service.http.requests import Bodies, RequestHeader, read_header
+from dpserve.service.models import Models
+from dpserve.service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
+from dpserve.service.telemetry.metrics import Metrics
+from dpserve.service.telemetry.timeline import timeline
 
 _SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed on the event loop; while a larger one is parsed, other requests go on."""

@@ -22,8 +22,8 @@ from typing import Any, cast
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service.http.middleware import response_to
-from service.http.problems import Problem, ProblemType
+from dpserve.service.http.middleware import response_to
+from dpserve.service.http.problems import Problem, ProblemType
 
 LONGEST_HEAD = 64 * 1024
 """Bytes of a request's line and header fields, trailers included."""

@@ -12,10 +12,10 @@ from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from limits.storage import storage_from_string
 
-from accounting.messages import OptionName
-from service.errors import CannotServe
-from service.http.problems import Problem, ProblemType
-from service.urls import error_without_secrets, without_secrets
+from dpserve.accounting.messages import OptionName
+from dpserve.service.errors import CannotServe
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.urls import error_without_secrets, without_secrets
 
 PREFIX = "dpserve:rate"
 """Prefix of every name in a shared store: the ledger's user there may touch `dpserve:*` alone."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     BudgetExhausted,
     ClientRevoked,
     IdempotencyConflict,
@@ -20,15 +20,15 @@ from accounting.ledger import (
     UnknownKey,
     UnknownLineage,
 )
-from service.errors import (
+from dpserve.service.errors import (
     DeadlinePassed,
     InvalidRows,
     Overloaded,
     RequestRefused,
     UnknownModel,
 )
-from service.http.problems import Problem, ProblemType
-from service.telemetry.logs import REQUESTS, kinds
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.telemetry.logs import REQUESTS, kinds
 
 _log = logging.getLogger(REQUESTS)
 

@@ -17,9 +17,9 @@ import msgspec
 from fastapi import Request
 from starlette.types import Message, Receive, Scope
 
-from accounting.ledger import Idempotency
-from service.errors import Overloaded
-from service.http.problems import Problem, ProblemType
+from dpserve.accounting.ledger import Idempotency
+from dpserve.service.errors import Overloaded
+from dpserve.service.http.problems import Problem, ProblemType
 
 _LONGEST_IDEMPOTENCY_KEY = 255
 _IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")

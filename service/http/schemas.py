@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from starlette.responses import Response
 
-from service.http.problems import MEDIA_TYPE
+from dpserve.service.http.problems import MEDIA_TYPE
 
 Cell = str | float | bool | None
 """A value of a row by name."""

@@ -16,12 +16,12 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from service.errors import InvalidRows
-from service.http.problems import Problem, ProblemType
-from service.http.requests import invalid
-from service.http.schemas import InvocationsRequest, SplitFrame, Wishes
-from service.predictor import Value
-from training.inputs.columns import DELIMITERS, NUMBER
+from dpserve.service.errors import InvalidRows
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.requests import invalid
+from dpserve.service.http.schemas import InvocationsRequest, SplitFrame, Wishes
+from dpserve.service.predictor import Value
+from dpserve.training.inputs.columns import DELIMITERS, NUMBER
 
 CSV = "text/csv"
 FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import jwt
 
-from accounting.ledger import SCOPES, KeyScope
-from accounting.ledger.values import checked_client
-from accounting.messages import OptionName
-from service.errors import CannotServe
-from service.http.problems import Problem, ProblemType
-from service.urls import error_without_secrets, without_secrets
+from dpserve.accounting.ledger import SCOPES, KeyScope
+from dpserve.accounting.ledger.values import checked_client
+from dpserve.accounting.messages import OptionName
+from dpserve.service.errors import CannotServe
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.urls import error_without_secrets, without_secrets
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms that may be allowed. A shared secret is not among them: whoever can verify a token could make one."""

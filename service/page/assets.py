@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from fastapi import FastAPI, Request, Response
 
-from service.http.problems import Problem, ProblemType
+from dpserve.service.http.problems import Problem, ProblemType
 
 Reader = Literal["client", "owner"]
 
@@ -77,7 +77,7 @@ class Asset:
 @cache
 def assets() -> Mapping[str, Asset]:
     """Return the files by name. Raises OSError where the package was installed without them."""
-    contents = {file.name: file.read_bytes() for file in files("service.page").joinpath("static").iterdir()}
+    contents = {file.name: file.read_bytes() for file in files("dpserve.service.page").joinpath("static").iterdir()}
     contents |= {name: files("fastapi_offline").joinpath("static", name).read_bytes() for name in _SWAGGER}
     shell = Template(contents.pop("shell.html").decode())
     for reader in get_args(Reader):

@@ -14,10 +14,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from service.http.codec import headers_of
-from service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
-from service.http.column_tensors import TEXTS
-from service.http.openinference import (
+from dpserve.service.http.codec import headers_of
+from dpserve.service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
+from dpserve.service.http.column_tensors import TEXTS
+from dpserve.service.http.openinference import (
     ANSWERED,
     INPUT,
     OpenInferenceCodec,
@@ -27,11 +27,11 @@ from service.http.openinference import (
     parameters_of,
     tensors_of,
 )
-from service.http.predictions import Reply
-from service.http.requests import RequestHeader, invalid
-from service.http.schemas import InferRequest, InputTensor, RequestedOutput
-from service.models import VERSION
-from service.predictor import Prediction, Predictor
+from dpserve.service.http.predictions import Reply
+from dpserve.service.http.requests import RequestHeader, invalid
+from dpserve.service.http.schemas import InferRequest, InputTensor, RequestedOutput
+from dpserve.service.models import VERSION
+from dpserve.service.predictor import Prediction, Predictor
 
 SERVICE = "inference.GRPCInferenceService"
 ASKED_MODEL = "AskedModel"
@@ -51,7 +51,9 @@ _CONTENTS = {
 @cache
 def _pool() -> DescriptorPool:
     pool = DescriptorPool()
-    for file in FileDescriptorSet.FromString(files("service.rpc").joinpath("open_inference.binpb").read_bytes()).file:
+    for file in FileDescriptorSet.FromString(
+        files("dpserve.service.rpc").joinpath("open_inference.binpb").read_bytes()
+    ).file:
         pool.Add(file)
     # Where a request for inference names its model; what else it has stays bytes. Two bytes of a message can make a
     # hundred in memory, so none is parsed whole before it is known whose it is and how long it may be.

@@ -22,24 +22,24 @@ from weakref import WeakValueDictionary
 import grpc
 import msgspec
 
-from accounting.messages import OptionName
-from service.errors import CannotServe, Overloaded
-from service.http.authentication import Authentication
-from service.http.middleware import failure
-from service.http.openinference import metadata, repository_index, server_metadata
-from service.http.predictions import answer
-from service.http.problems import Problem, ProblemType
-from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import Bodies, RequestHeader, read_header, too_long
-from service.listener import when_told_to_stop
-from service.models import Models
-from service.predictor import Predictor
-from service.rpc.messages import ASKED_MODEL, SERVICE, MessageCodec, message, parse
-from service.telemetry.logs import RequestLog, request_id, request_id_of
-from service.telemetry.metrics import DISCONNECTED, Metrics
-from service.telemetry.timeline import timeline
-from service.telemetry.tracing import RequestSpans, mark_failed
-from service.tls import Tls
+from dpserve.accounting.messages import OptionName
+from dpserve.service.errors import CannotServe, Overloaded
+from dpserve.service.http.authentication import Authentication
+from dpserve.service.http.middleware import failure
+from dpserve.service.http.openinference import metadata, repository_index, server_metadata
+from dpserve.service.http.predictions import answer
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.refusals import REFUSALS, as_problem
+from dpserve.service.http.requests import Bodies, RequestHeader, read_header, too_long
+from dpserve.service.listener import when_told_to_stop
+from dpserve.service.models import Models
+from dpserve.service.predictor import Predictor
+from dpserve.service.rpc.messages import ASKED_MODEL, SERVICE, MessageCodec, message, parse
+from dpserve.service.telemetry.logs import RequestLog, request_id, request_id_of
+from dpserve.service.telemetry.metrics import DISCONNECTED, Metrics
+from dpserve.service.telemetry.timeline import timeline
+from dpserve.service.telemetry.tracing import RequestSpans, mark_failed
+from dpserve.service.tls import Tls
 
 _MOST_CALLS = 1024
 """Calls at the same time, a quarter of them of one client; more are answered UNAVAILABLE."""

@@ -15,10 +15,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from accounting.ledger import Ledger, LedgerError, LineageAccount
-from accounting.ledger.store import StoreUse
-from accounting.ledger.upkeep import Task, upkeep
-from service.models import Models
+from dpserve.accounting.ledger import Ledger, LedgerError, LineageAccount
+from dpserve.accounting.ledger.store import StoreUse
+from dpserve.accounting.ledger.upkeep import Task, upkeep
+from dpserve.service.models import Models
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -19,7 +19,7 @@ from starlette.types import Message, Scope
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from service.telemetry.usage import Usage
+    from dpserve.service.telemetry.usage import Usage
 
 MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Set for the workers of a service that has several: prometheus_client looks at it when it is imported."""

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 from prometheus_client import CollectorRegistry
 
-from service.telemetry.logs import kinds, log
+from dpserve.service.telemetry.logs import kinds, log
 
 SECONDS = 120
 """Seconds that it remembers."""

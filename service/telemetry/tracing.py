@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import CannotServe
-from service.telemetry.logs import METHODS
-from service.telemetry.metrics import route_of
-from service.telemetry.timeline import Timeline, timeline
+from dpserve.service.errors import CannotServe
+from dpserve.service.telemetry.logs import METHODS
+from dpserve.service.telemetry.metrics import route_of
+from dpserve.service.telemetry.timeline import Timeline, timeline
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.telemetry.logs import kinds, log
+from dpserve.service.telemetry.logs import kinds, log
 
 HOUR = 3600
 DAY = 24 * HOUR

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from accounting.attack_bounds import FALSE_POSITIVE_RATES
-from accounting.budgets import Budget
-from accounting.explanation import explain_account, parse_release
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss, PrivacyLoss
-from accounting.report import AccountState
+from dpserve.accounting.attack_bounds import FALSE_POSITIVE_RATES
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.explanation import explain_account, parse_release
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss, PrivacyLoss
+from dpserve.accounting.report import AccountState
 
 NOTHING = (np.ones(1), np.ones(1))
 

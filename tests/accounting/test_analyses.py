@@ -8,9 +8,9 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import analyses, compositions, conversions
-from accounting.domains import OutOfRange
-from accounting.losses import (
+from dpserve.accounting import analyses, compositions, conversions
+from dpserve.accounting.domains import OutOfRange
+from dpserve.accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
     Cost,

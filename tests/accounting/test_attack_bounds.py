@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from accounting import analyses, attack_bounds, identifiability
-from accounting.attack_bounds import (
+from dpserve.accounting import analyses, attack_bounds, identifiability
+from dpserve.accounting.attack_bounds import (
     AttackPower,
     attack_power,
     attack_power_at_limit,
     composition_and_rho,
     reading_of_attack,
 )
-from accounting.budgets import Budget
-from accounting.explanation import parse_release
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.explanation import parse_release
 from tests.accounting.curves import gaussian_delta
 
 DELTA = 1e-6

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import conversions, picorho, sampling_error
-from accounting.budgets import Accepts, Budget
-from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from dpserve.accounting import conversions, picorho, sampling_error
+from dpserve.accounting.budgets import Accepts, Budget
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 from tests.accounting.curves import gaussian_delta
 
 accounts: st.SearchStrategy[Accepts] = st.sampled_from(["gaussian", "any"])

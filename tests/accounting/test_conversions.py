@@ -8,8 +8,8 @@ from dp_accounting import gaussian_mechanism
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from accounting import conversions
-from accounting.conversions import (
+from dpserve.accounting import conversions
+from dpserve.accounting.conversions import (
     gaussian_epsilon,
     gaussian_mu,
     mu_of_rho,
@@ -18,7 +18,7 @@ from accounting.conversions import (
     zcdp_epsilon,
     zcdp_rho,
 )
-from accounting.domains import OutOfRange
+from dpserve.accounting.domains import OutOfRange
 
 from .curves import exact_gaussian_delta
 

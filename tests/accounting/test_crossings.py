@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.crossings import crossing
+from dpserve.accounting.crossings import crossing
 
 
 @given(root=st.floats(1e-9, 1e9), power=st.sampled_from([0.2, 1, 3, 9]), spread=st.floats(1.001, 1e6))

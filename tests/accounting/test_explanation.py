@@ -3,10 +3,10 @@ import math
 
 import pytest
 
-from accounting import explanation, sampling_error
-from accounting.budgets import Budget
-from accounting.explanation import explain, explain_account, parse_release
-from accounting.losses import (
+from dpserve.accounting import explanation, sampling_error
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.explanation import explain, explain_account, parse_release
+from dpserve.accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
     Cost,
@@ -15,7 +15,7 @@ from accounting.losses import (
     PureLoss,
     SubsampledGaussianLoss,
 )
-from accounting.report import AccountState, account_report
+from dpserve.accounting.report import AccountState, account_report
 
 
 def test_releases_are_read_as_people_write_them() -> None:

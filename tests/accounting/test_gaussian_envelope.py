@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from accounting import gaussian_envelope
-from accounting.conversions import gaussian_epsilon, gaussian_mu
-from accounting.gaussian_envelope import DELTA, check_sampler, covers, least_mu, least_noise
+from dpserve.accounting import gaussian_envelope
+from dpserve.accounting.conversions import gaussian_epsilon, gaussian_mu
+from dpserve.accounting.gaussian_envelope import DELTA, check_sampler, covers, least_mu, least_noise
 from tests.accounting.curves import gaussian_delta
 
 RUNS = [(3.9, 0.1, 100), (5.5, 0.2, 50), (1.2, 0.01, 500), (0.7, 0.3, 1), (25.0, 0.5, 1000), (4.0, 0.02, 5000)]

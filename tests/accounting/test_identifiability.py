@@ -9,8 +9,8 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import conversions, identifiability
-from accounting.domains import OutOfRange
+from dpserve.accounting import conversions, identifiability
+from dpserve.accounting.domains import OutOfRange
 
 mus = st.floats(math.log(1e-5), math.log(30)).map(math.exp)
 deltas = st.floats(math.log(1e-30), math.log(0.4)).map(math.exp)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.losses import (
+from dpserve.accounting.losses import (
     LARGEST_COIN,
     ApproximateGaussianLoss,
     BoundedRangeLoss,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting.conversions import gaussian_mu
-from accounting.one_run import (
+from dpserve.accounting.conversions import gaussian_mu
+from dpserve.accounting.one_run import (
     LARGEST_MU,
     cannot_be,
     mu_of_guesses,

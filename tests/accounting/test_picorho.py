@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import picorho
+from dpserve.accounting import picorho
 
 
 @given(rho=st.floats(0, 9000))

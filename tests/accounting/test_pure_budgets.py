@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import picorho, sampling_error
-from accounting.budgets import Budget, accepts_for
-from accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting import picorho, sampling_error
+from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
 
 
 @given(st.lists(st.floats(min_value=1e-6, max_value=5), min_size=1, max_size=4), st.booleans())

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.budgets import Accepts, Budget
-from accounting.explanation import explain_account
-from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
-from accounting.report import AccountState, account_report
+from dpserve.accounting.budgets import Accepts, Budget
+from dpserve.accounting.explanation import explain_account
+from dpserve.accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.report import AccountState, account_report
 
 GAUSSIAN = Cost((GaussianLoss(0.05),))
 LAPLACE = Cost((LaplaceLoss(0.01),))
@@ -81,7 +81,7 @@ def test_a_charge_that_the_account_does_not_accept_is_refused() -> None:
 
 def test_importing_the_report_loads_nothing_heavy() -> None:
     """The service imports it at start; the accountants of others stay out until an explanation needs them."""
-    code = "import sys, accounting.report; print(*sorted(m for m in sys.modules))"
+    code = "import sys, dpserve.accounting.report; print(*sorted(m for m in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert not {"dp_accounting", "scipy.stats", "scipy.optimize", "pandas", "torch"} & set(loaded)

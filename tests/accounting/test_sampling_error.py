@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from accounting import sampling_error
+from dpserve.accounting import sampling_error
 
 Law = NDArray[np.float64]
 

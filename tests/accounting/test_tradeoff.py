@@ -6,8 +6,8 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import compositions, tradeoff
-from accounting.losses import Cost, LaplaceLoss, composition_of
+from dpserve.accounting import compositions, tradeoff
+from dpserve.accounting.losses import Cost, LaplaceLoss, composition_of
 from tests.accounting.curves import gaussian_delta
 
 ALPHA = np.linspace(0, 1, 201)

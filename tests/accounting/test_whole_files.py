@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from accounting.whole_files import owners_alone, write_new_folder, write_shown, write_whole
-from audit.pieces import ResultStore
+from dpserve.accounting.whole_files import owners_alone, write_new_folder, write_shown, write_whole
+from dpserve.audit.pieces import ResultStore
+from dpserve.training.inputs.lineage import owner_key
 from tests.full_disk import limited_to
-from training.inputs.lineage import owner_key
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,8 +135,8 @@ def test_what_is_written_is_on_the_disk_and_then_its_name(tmp_path, monkeypatch)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from accounting import whole_files
-from training.inputs.lineage import owner_key
+from dpserve.accounting import whole_files
+from dpserve.training.inputs.lineage import owner_key
 
 def killed(*_):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -10,12 +10,12 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from accounting import conversions
-from accounting.losses import Composition, GaussianLoss, SubsampledGaussianLoss
-from audit import estimators
-from audit.estimators import Errors, LowerBound
-from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, composition_family
-from audit.families import epsilon_delta as epsilon_delta_family
+from dpserve.accounting import conversions
+from dpserve.accounting.losses import Composition, GaussianLoss, SubsampledGaussianLoss
+from dpserve.audit import estimators
+from dpserve.audit.estimators import Errors, LowerBound
+from dpserve.audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, composition_family
+from dpserve.audit.families import epsilon_delta as epsilon_delta_family
 
 DELTA = 1e-5
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from audit.in_process import BundleEndpoint
-from audit.membership.asking import AnswerJournal
-from audit.membership.near_copies import near_copies_of_a_point, near_copies_to_ask
-from audit.membership.plan import NOISE_SHARE
-from audit.noise import (
+from dpserve.audit.in_process import BundleEndpoint
+from dpserve.audit.membership.asking import AnswerJournal
+from dpserve.audit.membership.near_copies import near_copies_of_a_point, near_copies_to_ask
+from dpserve.audit.membership.plan import NOISE_SHARE
+from dpserve.audit.noise import (
     centred_logarithms,
     judge_known_logits,
     judge_near_copies,
@@ -20,13 +20,13 @@ from audit.noise import (
     public_sensitivity,
     rows_wanted,
 )
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import priced
-from mechanisms.published import Published
-from mechanisms.randomness import NoiseKey
-from mechanisms.seeded import SeededRandomness
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.mechanisms.seeded import SeededRandomness
 from research.noise_faults import CONVICTS, BareClass, Faulty, attacked, head_of_digits
 
 SOUND = (

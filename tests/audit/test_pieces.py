@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from audit.pieces import ResultStore
+from dpserve.audit.pieces import ResultStore
 
 
 def test_a_piece_is_computed_once(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The pictures of the audit of the sampler."""
 
-from audit.presentation import sampler_report
-from audit.sampler import ChiSquare, SamplerFinding, Timing, Timings
+from dpserve.audit.presentation import sampler_report
+from dpserve.audit.sampler import ChiSquare, SamplerFinding, Timing, Timings
 
 
 def test_p_values_are_drawn_even_where_one_is_nothing():

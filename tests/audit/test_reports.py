@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from audit import reports
-from audit.reports import Picture, Report, ReportTable
+from dpserve.audit import reports
+from dpserve.audit.reports import Picture, Report, ReportTable
 
 
 @dataclass(frozen=True)

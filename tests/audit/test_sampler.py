@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from audit import sampler
-from mechanisms.noise import DISTANCE, InversionTable, RoundedGaussian, rounded_gaussian
-from mechanisms.randomness import KeyedRandomness, NoiseKey, SystemRandomness
-from mechanisms.seeded import SeededRandomness
+from dpserve.audit import sampler
+from dpserve.mechanisms.noise import DISTANCE, InversionTable, RoundedGaussian, rounded_gaussian
+from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey, SystemRandomness
+from dpserve.mechanisms.seeded import SeededRandomness
 
 FALSE_ALARM = 1e-7
 """The false-alarm rate of one law's test, or of four together: 1e-6 for all tests below."""

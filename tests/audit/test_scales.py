@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from audit import sampler, scales
-from audit.scales import scale_tests
-from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.seeded import SeededRandomness
+from dpserve.audit import sampler, scales
+from dpserve.audit.scales import scale_tests
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.mechanisms.seeded import SeededRandomness
 
 DRAWS = 100_000
 LEAST_P = 7e-8

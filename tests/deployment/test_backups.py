@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from accounting.ledger.embedded import server_binary
 from benchmarks.serving.processes import free_port, start_server
+from dpserve.accounting.ledger.embedded import server_binary
 
 from .conftest import ROOT
 from .policy import pod_of

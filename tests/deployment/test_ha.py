@@ -22,7 +22,7 @@ import pytest
 import redis
 import yaml
 
-from accounting.ledger.embedded import server_binary
+from dpserve.accounting.ledger.embedded import server_binary
 from tests import topologies
 from tests.command_line import ran
 from tests.faults.servers import NotServing, Services, encrypting_server, free_port, ran_to_its_end

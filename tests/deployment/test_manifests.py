@@ -15,10 +15,10 @@ import pydantic
 import pytest
 import yaml
 
-from accounting.ledger.store import RIGHTS
 from dpserve import configuration
+from dpserve.accounting.ledger.store import RIGHTS
 from dpserve.settings import ServeSettings
-from training.devices import DEVICES
+from dpserve.training.devices import DEVICES
 
 from .conftest import (
     COMPONENTS,

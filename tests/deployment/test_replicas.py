@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks.replicas import NGINX, ROOT, replicas
-from service.listener import ServiceSettings
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.service.listener import ServiceSettings
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.bundle import save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 PRICE, AFFORDABLE = 0.001, 300
 CLIENTS, DEMAND = 4, 480

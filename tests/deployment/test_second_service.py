@@ -5,7 +5,7 @@ import base64
 import pytest
 import yaml
 
-from accounting.ledger.store import RIGHTS
+from dpserve.accounting.ledger.store import RIGHTS
 
 from .conftest import SECOND, kustomize
 from .test_manifests import containers, named, selects, store_of, template_of, volumes

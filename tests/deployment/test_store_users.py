@@ -10,8 +10,8 @@ import httpx
 import pytest
 import redis
 
-from accounting.ledger.embedded import server_binary
 from dpserve import configuration
+from dpserve.accounting.ledger.embedded import server_binary
 from tests.command_line import ran
 from tests.faults.servers import encrypting_server, free_port
 from tests.owners_commands import Owner, use_every_command

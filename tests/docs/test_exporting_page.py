@@ -6,9 +6,9 @@ import shlex
 import numpy as np
 import pytest
 
+from dpserve.training.kinds.loading import load_model
 from tests.dpserve.conftest import CommandLine
 from tests.dpserve.test_exporting import CSV, ROWS, SUMS, TRAIN
-from training.kinds.loading import load_model
 
 from .test_shown_commands import DOCS, shown_commands
 

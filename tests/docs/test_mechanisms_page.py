@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from mechanisms.mechanism import PRICING, PriceForm
+from dpserve.mechanisms.mechanism import PRICING, PriceForm
+from dpserve.training.kinds.planned import UNLIMITED
 from research.comparison import tables
 from research.comparison.results import MEASURED, read_cells
-from training.kinds.planned import UNLIMITED
 
 from .test_accounting_page import commands, matches, printed
 

@@ -10,13 +10,13 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan
-from accounting.budgets import Budget
-from accounting.ledger import Ledger
+from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger
 from dpserve.commands.accounts import clients, groups, lineages
 from dpserve.commands.acts import command_of
 from dpserve.commands.command import Group
-from service.admin.acts import REQUESTS, request_for
+from dpserve.service.admin.acts import REQUESTS, request_for
 
 GROUPS = {"client": clients, "group": groups, "lineage": lineages}
 

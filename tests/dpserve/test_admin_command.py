@@ -6,10 +6,10 @@ import stat
 import httpx
 import pytest
 
+from dpserve.service.admin.keys import admin_key
+from dpserve.service.errors import CannotServe
 from dpserve.serving import open_port
 from dpserve.settings import ServeSettings
-from service.admin.keys import admin_key
-from service.errors import CannotServe
 
 KEY_LINE = re.compile(r"dpserve: the owner's port is (http://127\.0\.0\.1:\d+), its key is in (.+)")
 

@@ -99,7 +99,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_row_is_paid_for(run
 
 INTERRUPTIBLE = """
 import os, signal
-from audit.membership.asking import AnswerJournal
+from dpserve.audit.membership.asking import AnswerJournal
 from dpserve.cli import main
 
 def add(journal, *words, before=AnswerJournal.add):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from audit.pieces import code_digest
+from dpserve.audit.pieces import code_digest
 from dpserve.commands import reporting
 
 
@@ -62,7 +62,7 @@ def test_every_resumable_audit_binds_its_pieces_to_the_code(tmp_path, monkeypatc
     with reporting.stored(tmp_path) as store:
         assert store.result(piece, lambda: {"of": "this code"}) == {"of": "this code"}
         assert store.stored(piece) == {"of": "this code"}
-    monkeypatch.setattr("audit.pieces.code_digest", lambda *_: "other code")
+    monkeypatch.setattr("dpserve.audit.pieces.code_digest", lambda *_: "other code")
     with reporting.stored(tmp_path) as store:
         assert store.stored(piece) is None
         assert store.result(piece, lambda: {"of": "other code"}) == {"of": "other code"}

@@ -10,8 +10,8 @@ import pytest
 
 import dpserve
 from dpserve import PrivateClassifier
+from dpserve.training.kinds.loading import load_model
 from tests.command_line import ran
-from training.kinds.loading import load_model
 
 TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
 TRAIN += ("--lineage", "sales", "--block-budget", "epsilon:3@1e-6")

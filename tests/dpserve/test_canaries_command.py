@@ -55,8 +55,8 @@ def test_a_model_without_canaries_cannot_be_audited_by_them(train, run):
 HALF_OF_THE_NOISE = """
 import numpy as np
 
-from mechanisms.gaussian_vector import GaussianVector
-from training.kinds.dpsgd import step
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.training.kinds.dpsgd import step
 
 drawn, with_noise = GaussianVector._drawn, step.with_noise
 

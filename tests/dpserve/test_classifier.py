@@ -26,18 +26,18 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 from sklearn.utils.estimator_checks import check_estimator
 from typer.testing import CliRunner
 
-from accounting.ledger import Ledger
-from accounting.ledger.embedded import EmbeddedStore
-from accounting.picorho import to_rho
 from dpserve import BudgetExhausted, Client, PrivacyWarning, PrivateClassifier
+from dpserve.accounting.ledger import Ledger
+from dpserve.accounting.ledger.embedded import EmbeddedStore
+from dpserve.accounting.picorho import to_rho
 from dpserve.cli import app
-from mechanisms.gaussian_vector import picorho_for
+from dpserve.mechanisms.gaussian_vector import picorho_for
+from dpserve.training.errors import WrongOption, WrongValue
+from dpserve.training.export.files import exported
+from dpserve.training.kinds.loading import load_model
 from tests.training.text_encoders import write_encoder
-from training.errors import WrongOption, WrongValue
-from training.export.files import exported
-from training.kinds.loading import load_model
 
-pytestmark = pytest.mark.filterwarnings("ignore::training.errors.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::dpserve.training.errors.PrivacyWarning")
 """Accuracy on the training records is asked for in many tests. Those of the warning look for it."""
 
 GENERATOR = np.random.default_rng(0)
@@ -169,8 +169,8 @@ SCHEMA = {
 def answered_elsewhere(bundle, rows):
     """Answers to rows by name in another process, which has read nothing but the bundle."""
     asked = (
-        "import json, sys; from pathlib import Path; from training.inputs.columns import encode_rows; "
-        "from training.kinds.loading import load_model; model = load_model(Path(sys.argv[1])); "
+        "import json, sys; from pathlib import Path; from dpserve.training.inputs.columns import encode_rows; "
+        "from dpserve.training.kinds.loading import load_model; model = load_model(Path(sys.argv[1])); "
         "print(model.probabilities(encode_rows(model.certificate.columns, json.loads(sys.argv[2]))).tolist())"
     )
     command = [sys.executable, "-c", asked, str(bundle), json.dumps(rows)]

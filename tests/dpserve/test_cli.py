@@ -19,8 +19,8 @@ import httpx
 import numpy as np
 import pytest
 
+from dpserve.training.kinds.published.bounds import Topology, claimed_sensitivities
 from tests.faults.servers import StoreServer
-from training.kinds.published.bounds import Topology, claimed_sensitivities
 
 
 def test_help_is_there_for_everything(run):

@@ -7,7 +7,7 @@ import httpx
 import pytest
 import typer
 
-from accounting.acts import AddKey
+from dpserve.accounting.acts import AddKey
 from dpserve.commands.acts import seconds_in
 
 

@@ -9,8 +9,8 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-from accounting.budgets import Budget
-from accounting.ledger import RAISED_AFTER_ANSWERS, ActRefused, Ledger, UnknownGroup
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import RAISED_AFTER_ANSWERS, ActRefused, Ledger, UnknownGroup
 from dpserve.commands.accounts import clients, groups
 from dpserve.commands.command import with_options
 from dpserve.commands.explaining import explain

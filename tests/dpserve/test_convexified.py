@@ -10,8 +10,8 @@ import pytest
 from dpserve import PrivateClassifier
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import run_training
-from training.errors import WrongOption
-from training.kinds.loading import load_model
+from dpserve.training.errors import WrongOption
+from dpserve.training.kinds.loading import load_model
 
 CONVEXIFIED = ("--objective", "convexified", "--alpha", "0.05", "--least-records")
 BUDGET = ("--epsilon", "3", "--delta", "1e-6")

@@ -7,10 +7,10 @@ import re
 import pytest
 
 import dpserve
-from training.feature_choice import FeatureChoice
-from training.kinds.options import fields_of
-from training.kinds.registry import option_fields, takers
-from training.sets_choice import SetsChoice
+from dpserve.training.feature_choice import FeatureChoice
+from dpserve.training.kinds.options import fields_of
+from dpserve.training.kinds.registry import option_fields, takers
+from dpserve.training.sets_choice import SetsChoice
 
 IN_OTHER_UNITS = {"encoder"}
 """Parameters whose Python value is not the option's: a path for a file's content."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting.ledger import Ledger
+from dpserve.accounting.ledger import Ledger
 from tests.faults.servers import StoreServer
 
 BUDGET = "--rho", 1, "--delta", 1e-6

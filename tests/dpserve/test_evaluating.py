@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 from sklearn.isotonic import IsotonicRegression
 
-from accounting.picorho import to_rho
+from dpserve.accounting.picorho import to_rho
 from dpserve.commands.evaluation_plot import rising
-from training.evaluation import Evaluation
-from training.intervals import Interval
-from training.kinds.loading import load_model
-from training.roc import RocPoint
+from dpserve.training.evaluation import Evaluation
+from dpserve.training.intervals import Interval
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.roc import RocPoint
 
 ROWS = [f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)]
 HEADER = "age,income,ok\n"

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from dpserve.training.evaluation import IN_BLOCKS, Evaluation
+from dpserve.training.kinds.loading import load_model
 from tests.command_line import ran
-from training.evaluation import IN_BLOCKS, Evaluation
-from training.kinds.loading import load_model
 
 TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
 TRAIN += ("--release", "class-sums", "--records-declared", "200", "--prediction-sets", "off", "--price", "rho:0.05")

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from accounting.explanation import explain, parse_release
+from dpserve.accounting.explanation import explain, parse_release
 from dpserve.cli import app
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from training.kinds.loading import load_model
+from dpserve.training.kinds.loading import load_model
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)

@@ -4,15 +4,15 @@ import errno
 
 import pytest
 
-from audit import reports
-from audit.reports import Report
+from dpserve.audit import reports
+from dpserve.audit.reports import Report
 from dpserve.commands.console import picture
 from dpserve.commands.files import whole_file
-from service.admin import verdicts
-from service.admin.keys import admin_key
+from dpserve.service.admin import verdicts
+from dpserve.service.admin.keys import admin_key
+from dpserve.training.bundles.sealing import write_folder
+from dpserve.training.errors import BundleError
 from tests.full_disk import limited_to
-from training.bundles.sealing import write_folder
-from training.errors import BundleError
 
 
 def test_a_file_appears_when_what_is_done_meanwhile_has_succeeded(tmp_path):

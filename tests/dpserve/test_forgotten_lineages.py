@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from training.inputs.lineage import KnownRecords
-from training.kinds.loading import load_model
+from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.kinds.loading import load_model
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60) + index},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(300)
@@ -20,7 +20,7 @@ BUDGET = ("--rho", "1", "--delta", "1e-5")
 
 KILLED = """
 import os, runpy, signal, sys
-import accounting.ledger.accounts, training.inputs.lineage
+import dpserve.accounting.ledger.accounts, dpserve.training.inputs.lineage
 {step} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 sys.argv = ["dpserve", "lineage", "forget", "peolpe", "--yes"]
 runpy.run_module("dpserve", run_name="__main__")
@@ -88,7 +88,7 @@ def test_one_that_is_trained_in_waits(run, misspelt):
     (note,) = (run.folder / "home" / "trained" / "peolpe").glob("*.records")
     live = note.with_suffix(".records-note")
     holder = (
-        "import sys; from pathlib import Path; from training.inputs.digest_files import write_locked; "
+        "import sys; from pathlib import Path; from dpserve.training.inputs.digest_files import write_locked; "
         f"write_locked(Path({str(live)!r}), b''); print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -103,9 +103,9 @@ def test_one_that_is_trained_in_waits(run, misspelt):
 
 
 STEPS = (
-    "accounting.ledger.accounts.Accounts.act",
-    "accounting.ledger.accounts.mark_forgotten",
-    "training.inputs.lineage.KnownRecords.forget",
+    "dpserve.accounting.ledger.accounts.Accounts.act",
+    "dpserve.accounting.ledger.accounts.mark_forgotten",
+    "dpserve.training.inputs.lineage.KnownRecords.forget",
 )
 
 

@@ -15,9 +15,9 @@ import uvicorn
 
 from dpserve.client import Client, ServiceError
 from dpserve.configuration import environment_without_settings
-from service.http.problems import Problem, ProblemType
-from service.listener import bind, url_of
-from service.tls import Tls
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.listener import bind, url_of
+from dpserve.service.tls import Tls
 from tests.certificates import write_certificate
 
 KEY = "a-key-that-the-owner-chose"

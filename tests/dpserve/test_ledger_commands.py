@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from accounting.budgets import Budget
-from accounting.ledger import Ledger, key_digest
-from accounting.ledger.backup_files import BackupFile
 from dpserve import Client, ServiceError
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger, key_digest
+from dpserve.accounting.ledger.backup_files import BackupFile
 
 ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0]])
 PRICE = ("--price", "rho:0.001")

@@ -1,4 +1,4 @@
-"""A budget in the owner's words is the budget that `accounting.budgets` makes of them."""
+"""A budget in the owner's words is the budget that `dpserve.accounting.budgets` makes of them."""
 
 import json
 import math
@@ -6,9 +6,9 @@ import math
 import pytest
 import typer
 
-from accounting.budgets import Budget
+from dpserve.accounting.budgets import Budget
 from dpserve.commands.options import BudgetOptions
-from training.errors import WrongOption
+from dpserve.training.errors import WrongOption
 
 DELTA = 1e-6
 

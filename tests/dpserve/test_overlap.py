@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from accounting.messages import message_of
 from dpserve import PrivateClassifier
+from dpserve.accounting.messages import message_of
 from dpserve.cli import app
+from dpserve.training.errors import TrainingError
 from dpserve.wording import as_flag
-from training.errors import TrainingError
 
 GENERATOR = np.random.default_rng(0)
 N = 300

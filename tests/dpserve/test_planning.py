@@ -7,11 +7,11 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from accounting.budgets import Budget
+from dpserve.accounting.budgets import Budget
 from dpserve.cli import app
-from mechanisms.mechanism import priced
-from training.kinds.loading import load_model
-from training.planning import recommendation
+from dpserve.mechanisms.mechanism import priced
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.planning import recommendation
 
 BUDGET = ["--epsilon", 3, "--delta", 1e-6]
 QUICK = {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
-from audit.endpoint import EndpointError
+from dpserve.audit.endpoint import EndpointError
 from dpserve.probability_url import ProbabilityUrl
-from training.errors import WrongOption
+from dpserve.training.errors import WrongOption
 
 COUNT = 150
 OPEN_INFERENCE = {

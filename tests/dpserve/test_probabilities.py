@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from dpserve.commands import console
-from mechanisms.gaussian_vector import whole_picorho
-from training.features.rules import feature_map
-from training.inputs.digits import load_digits
-from training.inputs.records import Declaration, Records
-from training.kinds.kind import Job
-from training.kinds.loading import load_model
-from training.kinds.registry import train_and_save, trainable_kinds
-from training.planning.recommendation import of_kind
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.features.rules import feature_map
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.kind import Job
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import train_and_save, trainable_kinds
+from dpserve.training.planning.recommendation import of_kind
 
 N, COLUMNS = 6000, 10
 DECLARATION = Declaration(

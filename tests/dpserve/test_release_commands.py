@@ -2,9 +2,9 @@
 
 import pytest
 
-from training.kinds.class_sums.model import ClassSums
-from training.kinds.loading import load_model
-from training.kinds.weights.model import ReleasedWeights
+from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.weights.model import ReleasedWeights
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)

@@ -8,12 +8,12 @@ import pytest
 import typer
 
 import dpserve
-from accounting.ledger import UnsafeStore
-from accounting.ledger.store import RIGHTS
+from dpserve.accounting.ledger import UnsafeStore
+from dpserve.accounting.ledger.store import RIGHTS
 from dpserve.commands.options import lineage_names, open_ledger
+from dpserve.training.errors import WrongOption
 from tests.owners_commands import BUDGET, COLUMNS, LEDGER_OPTIONS, Owner, ledger_commands, use_every_command
 from tests.topologies import cluster, primary_and_sentinels
-from training.errors import WrongOption
 
 USER = ("clerk", "secret", *RIGHTS.split())
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from dpserve import Client
-from training.inputs.columns import encode_rows
-from training.kinds.head.bundle import load_bundle
+from dpserve.training.inputs.columns import encode_rows
+from dpserve.training.kinds.head.bundle import load_bundle
 
 FIELDS = [
     {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},

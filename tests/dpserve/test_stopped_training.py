@@ -57,7 +57,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["dpserve.cli", "typer", "dpserve.commands.training", "training.fit"])
+@pytest.mark.parametrize("module", ["dpserve.cli", "typer", "dpserve.commands.training", "dpserve.training.fit"])
 def test_an_interrupt_while_a_command_is_imported_is_one_line(tmp_path, module):
     """The import waits for its input, which never comes, and would turn KeyboardInterrupt into an error of its own."""
     training = subprocess.Popen(

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from accounting.ledger import EmbeddedStore
+from dpserve.accounting.ledger import EmbeddedStore
 
 PATIENCE = 60
 """Seconds; many times the ledger's deadline, after which a service that does not answer has stopped."""

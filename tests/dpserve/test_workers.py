@@ -17,7 +17,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from accounting.ledger import EmbeddedStore, Ledger
+from dpserve.accounting.ledger import EmbeddedStore, Ledger
 
 BUDGET = "--rho", 10, "--delta", 1e-6
 PRICE = 0.001

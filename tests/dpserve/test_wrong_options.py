@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from dpserve import PrivateClassifier
 from dpserve.cli import app
-from training.errors import WrongOption
-from training.feature_choice import FeatureChoice
-from training.fit import PlanOptions, Request
-from training.kinds.kind import Kind
-from training.kinds.options import Options, fields_of
-from training.kinds.registry import default_kind, trainable_kinds
-from training.sets_choice import SetsChoice
+from dpserve.training.errors import WrongOption
+from dpserve.training.feature_choice import FeatureChoice
+from dpserve.training.fit import PlanOptions, Request
+from dpserve.training.kinds.kind import Kind
+from dpserve.training.kinds.options import Options, fields_of
+from dpserve.training.kinds.registry import default_kind, trainable_kinds
+from dpserve.training.sets_choice import SetsChoice
 
 PYDANTIC = re.compile(r"[Ii]nput should|validation error|[Ff]ield required|valid (integer|number|string|tuple)")
 DECLARED = {"lineage": "people", "classes": ["no", "yes"], "bounds": (0, 1), "epsilon": 1.0, "delta": 1e-6}

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from accounting.budgets import Budget
-from accounting.ledger import ChargeRequest, Ledger, LedgerUnavailable, key_digest
-from accounting.ledger.verification import verify
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import ChargeRequest, Ledger, LedgerUnavailable, key_digest
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 COST = Cost((GaussianLoss(0.01),))
 

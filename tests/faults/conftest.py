@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import CertifiedHead, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.bundle import CertifiedHead, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 FULL = os.environ.get("DPSERVE_FAULTS") == "full"
 

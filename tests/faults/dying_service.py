@@ -13,12 +13,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from accounting.ledger import Ledger
 from dpserve import serving
-from service.http.authentication import Authentication
-from service.http.codec import RowsCodec
-from service.metered import MeteredPredictor
-from service.pay_once import PayOncePredictor
+from dpserve.accounting.ledger import Ledger
+from dpserve.service.http.authentication import Authentication
+from dpserve.service.http.codec import RowsCodec
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.pay_once import PayOncePredictor
 
 STEPS = ("authenticated", "validated", "charged", "released", "answered")
 """Those of every request for rows."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from accounting.ledger.embedded import server_binary
-from accounting.ledger.store import LEAST_VERSION
+from dpserve.accounting.ledger.embedded import server_binary
+from dpserve.accounting.ledger.store import LEAST_VERSION
 from tests.command_line import ran
 
 _PYTHON = (sys.executable, "-u", "-m")

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mechanisms.randomness import SystemRandomness
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.weights.model import release_weights, save_weights
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.weights.model import release_weights, save_weights
 
 from .conftest import fault, trials
 from .servers import Services, StoreServer

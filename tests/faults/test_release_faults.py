@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accounting.budgets import Budget
-from accounting.ledger import Ledger, key_digest, new_api_key
-from accounting.ledger.verification import verify
-from mechanisms.randomness import SystemRandomness
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.weights.model import release_weights, save_weights
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.accounting.ledger.verification import verify
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.weights.model import release_weights, save_weights
 
 from .conftest import fault, trials
 from .dying_service import HELD, OPENED

@@ -15,15 +15,15 @@ import httpx
 import pytest
 import redis
 
-from accounting.ledger import EmbeddedStore, Ledger, key_digest
-from accounting.ledger.verification import verify
-from accounting.losses import Cost, GaussianLoss
-from mechanisms.gaussian import Gaussian
-from service.http.app import create_app
-from service.listener import bind
-from service.metered import MeteredPredictor
-from service.models import Models
-from training.kinds.head.bundle import CertifiedHead
+from dpserve.accounting.ledger import EmbeddedStore, Ledger, key_digest
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.service.http.app import create_app
+from dpserve.service.listener import bind
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.models import Models
+from dpserve.training.kinds.head.bundle import CertifiedHead
 
 from .books import COST, open_accounts
 from .conftest import FULL, fault, trials

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import ApiKey, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
+from dpserve.accounting.ledger import ApiKey, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
 
 from .books import (
     BLOCKS,

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from accounting.losses import GaussianLoss, LaplaceLoss
-from mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, Uncertainty, UnknownNoise
-from mechanisms.elementary import softmax
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.selected_neuron import SelectedNeuron
+from dpserve.accounting.losses import GaussianLoss, LaplaceLoss
+from dpserve.mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, Uncertainty, UnknownNoise
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
 
 TRIALS = 4000
 FALSE_ALARM = 5.3

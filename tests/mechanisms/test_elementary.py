@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from mechanisms import elementary
+from dpserve.mechanisms import elementary
 
 
 def worst(found, exact):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scipy import stats
 
-from accounting.losses import BoundedRangeLoss, PureLoss
-from mechanisms import selection
-from mechanisms.grid import on_grid
-from mechanisms.label import Label
-from mechanisms.noise import LAPLACE_SCALE, floored_exponential
-from mechanisms.selection import SMALLEST_EPSILON, flip, flip_steps, probabilities
+from dpserve.accounting.losses import BoundedRangeLoss, PureLoss
+from dpserve.mechanisms import selection
+from dpserve.mechanisms.grid import on_grid
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.noise import LAPLACE_SCALE, floored_exponential
+from dpserve.mechanisms.selection import SMALLEST_EPSILON, flip, flip_steps, probabilities
 
 SCALE = 2 * LAPLACE_SCALE
 

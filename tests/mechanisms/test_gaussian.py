@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mechanisms import gaussian, grid
-from mechanisms.gaussian import Gaussian
+from dpserve.mechanisms import gaussian, grid
+from dpserve.mechanisms.gaussian import Gaussian
 
 
 def test_mu_is_rounded_up():

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest, norm
 
-from accounting.budgets import Budget
-from accounting.losses import Cost, GaussianLoss
-from accounting.sampling_error import LARGEST_RELEASE_RHO, LEAST_RELEASE_RHO
-from mechanisms import grid
-from mechanisms.gaussian_vector import GaussianVector, calibration, mu_for, whole_picorho
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.sampling_error import LARGEST_RELEASE_RHO, LEAST_RELEASE_RHO
+from dpserve.mechanisms import grid
+from dpserve.mechanisms.gaussian_vector import GaussianVector, calibration, mu_for, whole_picorho
 
 from .conftest import Seeded
 

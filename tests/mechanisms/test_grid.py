@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mechanisms import grid
+from dpserve.mechanisms import grid
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 positive = st.floats(5e-324, 1e300, allow_subnormal=True)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting.losses import GaussianLoss, LaplaceLoss
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import noise_context
-from mechanisms.published import Published
-from mechanisms.randomness import KeyedRandomness, NoiseKey, frame_parts
-from mechanisms.selected_neuron import SelectedNeuron
+from dpserve.accounting.losses import GaussianLoss, LaplaceLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import noise_context
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey, frame_parts
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
 
 KEY = NoiseKey(bytes(range(32)))
 MECHANISMS = [

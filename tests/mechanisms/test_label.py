@@ -5,8 +5,8 @@ import math
 import numpy as np
 from scipy import stats
 
-from accounting.losses import BoundedRangeLoss
-from mechanisms.label import Label
+from dpserve.accounting.losses import BoundedRangeLoss
+from dpserve.mechanisms.label import Label
 
 
 def test_an_answer_is_one_class(seeded):

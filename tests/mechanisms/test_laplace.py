@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mechanisms import grid, laplace
-from mechanisms.laplace import Laplace
-from mechanisms.noise import LAPLACE_SCALE
+from dpserve.mechanisms import grid, laplace
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.noise import LAPLACE_SCALE
 
 
 @given(st.data(), st.integers(2, 40), st.floats(0.001, 4), st.floats(1e-9, 1e3))

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import sampling_error
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import PRICING, Price, default_price, names, priced
-from mechanisms.published import Published
-from mechanisms.randomness import SystemRandomness
-from mechanisms.selected_neuron import SelectedNeuron
+from dpserve.accounting import sampling_error
+from dpserve.accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import PRICING, Price, default_price, names, priced
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
 from tests.accounting.curves import gaussian_delta
 
 PROVEN = [

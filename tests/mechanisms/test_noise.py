@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scipy import stats
 
-from accounting import sampling_error
-from mechanisms import noise
-from mechanisms.gaussian import Gaussian
-from mechanisms.grid import LARGEST_CLASSES
-from mechanisms.noise import (
+from dpserve.accounting import sampling_error
+from dpserve.mechanisms import noise
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.grid import LARGEST_CLASSES
+from dpserve.mechanisms.noise import (
     DISTANCE,
     LAPLACE_SCALE,
     InversionTable,
@@ -32,7 +32,7 @@ from mechanisms.noise import (
     rounded_gaussian,
     rounded_laplace,
 )
-from mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.randomness import SystemRandomness
 
 ULP = Fraction(1, 2**127)
 FALSE_ALARM = 1e-6

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.prefix_sums import MOST_COUNTED, WHOLE, PrefixSums
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.mechanisms.prefix_sums import MOST_COUNTED, WHOLE, PrefixSums
 
 from .conftest import Seeded
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss
-from mechanisms.elementary import softmax
-from mechanisms.published import Noise, Published, probability_sensitivity, sampling_probabilities
+from dpserve.accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.published import Noise, Published, probability_sensitivity, sampling_probabilities
 from tests.seeded import Seeded
 
 

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from mechanisms import randomness
-from mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms import randomness
+from dpserve.mechanisms.randomness import SystemRandomness
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning"),

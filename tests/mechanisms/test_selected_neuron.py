@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scipy import stats
 
-from accounting.losses import GaussianLoss, LaplaceLoss
-from mechanisms import grid, selected_neuron
-from mechanisms.selected_neuron import SelectedNeuron, log_odds_on_grid
+from dpserve.accounting.losses import GaussianLoss, LaplaceLoss
+from dpserve.mechanisms import grid, selected_neuron
+from dpserve.mechanisms.selected_neuron import SelectedNeuron, log_odds_on_grid
 
 NOISES = [GaussianLoss(0.003), GaussianLoss(0.1), LaplaceLoss(0.01), LaplaceLoss(2.0)]
 steps = st.one_of(st.floats(2.0**-34, 2.0**-20), st.floats(1e-6, 10), st.floats(1e10, 1e190))

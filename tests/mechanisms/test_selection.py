@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mpmath import mp
 from scipy import stats
 
-from mechanisms import selection
-from mechanisms.grid import LARGEST_SENSITIVITY, round_up
-from mechanisms.selection import SMALLEST_EPSILON, cumulative_weights, select
+from dpserve.mechanisms import selection
+from dpserve.mechanisms.grid import LARGEST_SENSITIVITY, round_up
+from dpserve.mechanisms.selection import SMALLEST_EPSILON, cumulative_weights, select
 
 
 def exact_law(logits, sensitivity, epsilon):

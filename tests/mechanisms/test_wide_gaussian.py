@@ -10,10 +10,10 @@ import numpy as np
 from mpmath import mp
 from scipy import stats
 
-from accounting import sampling_error
-from mechanisms import noise
-from mechanisms.noise import rounded_gaussian
-from mechanisms.wide_gaussian import DISTANCE, GUIDE_BITS, SCALE, distance_from_normal, wide_gaussian
+from dpserve.accounting import sampling_error
+from dpserve.mechanisms import noise
+from dpserve.mechanisms.noise import rounded_gaussian
+from dpserve.mechanisms.wide_gaussian import DISTANCE, GUIDE_BITS, SCALE, distance_from_normal, wide_gaussian
 
 FALSE_ALARM = 1e-6
 

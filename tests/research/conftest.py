@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from dpserve.training.fitting.network import Network
 from research.white_box.observations import Records
-from training.fitting.network import Network
 
 
 @pytest.fixture(scope="package")

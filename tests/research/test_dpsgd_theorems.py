@@ -10,8 +10,8 @@ import math
 
 import pytest
 
-from accounting import conversions
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting import conversions
+from dpserve.accounting.losses import Cost, GaussianLoss
 from research import dpsgd_theorems
 
 RATE, STEPS, DELTA = 0.02, 5000, 1e-5

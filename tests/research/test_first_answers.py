@@ -2,8 +2,8 @@
 
 import pytest
 
+from dpserve.training.kinds.cases import Quality
 from research.first_answers import COUNTS, first_of, span
-from training.kinds.cases import Quality
 
 pytestmark = pytest.mark.research
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from audit.reports import ReportTable
+from dpserve.audit.reports import ReportTable
 from research.printing import as_csv, print_table
 
 ROOT = Path(__file__).parents[2]

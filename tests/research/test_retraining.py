@@ -6,10 +6,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.features.rules import feature_map
 from research.comparison.cases import Drawn
 from research.retraining import WAYS, split, ways
-from training.features.rules import feature_map
 
 pytestmark = pytest.mark.research
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from audit.distinguishing.neighbours import KINDS
+from dpserve.audit.distinguishing.neighbours import KINDS
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.published.train import train_published
 from research.sensitivity import Measurement, app, measure_certified_head, measure_published_network, sensitivity_report
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.published.train import train_published
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
 

@@ -12,27 +12,27 @@ import numpy as np
 import pytest
 import uvicorn
 
-from accounting.budgets import Budget
-from accounting.ledger import Ledger, key_digest, new_api_key
-from accounting.losses import Cost, GaussianLoss
-from mechanisms.elementary import softmax
-from mechanisms.gaussian import Gaussian
-from service.admin.app import AdminPort, admin_port
-from service.http.app import create_app
-from service.listener import Application, ServiceSettings, bind, server_config, url_of
-from service.metered import MeteredPredictor
-from service.models import Models
-from service.opening import hold_together
-from service.pay_once import PayOncePredictor
-from service.predictor import Predictor
-from service.telemetry.metrics import Metrics
-from service.telemetry.usage import Usage
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.service.admin.app import AdminPort, admin_port
+from dpserve.service.http.app import create_app
+from dpserve.service.listener import Application, ServiceSettings, bind, server_config, url_of
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.models import Models
+from dpserve.service.opening import hold_together
+from dpserve.service.pay_once import PayOncePredictor
+from dpserve.service.predictor import Predictor
+from dpserve.service.telemetry.metrics import Metrics
+from dpserve.service.telemetry.usage import Usage
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.service.people import head_on_columns
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 LARGEST_BATCH = 50
 LARGEST_BODY = 20_000

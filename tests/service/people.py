@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from training.features.maps import Identity
-from training.inputs.columns import (
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
     NumberColumn,
@@ -12,9 +12,9 @@ from training.inputs.columns import (
     coordinates_of,
     encode_rows,
 )
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 COLUMNS = (
     NumberColumn(name="age", minimum=0, maximum=100, required=True),

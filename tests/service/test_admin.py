@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from accounting.ledger import key_digest
-from service.admin import verdicts
-from service.admin.app import AdminPort, admin_port
-from service.listener import bind, url_of
+from dpserve.accounting.ledger import key_digest
+from dpserve.service.admin import verdicts
+from dpserve.service.admin.app import AdminPort, admin_port
+from dpserve.service.listener import bind, url_of
 
 from .conftest import KEY, METRICS_KEY
 from .test_http import PRICE, ROW, problem

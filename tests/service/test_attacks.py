@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from service.http.app import HttpOptions
+from dpserve.service.http.app import HttpOptions
 
 from .test_http import PRICE, ROW
 

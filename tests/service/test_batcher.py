@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from accounting.ledger import LedgerUnavailable
-from service.batcher import Batcher, BatchLimits, Waiting
-from service.errors import DeadlinePassed, Overloaded
+from dpserve.accounting.ledger import LedgerUnavailable
+from dpserve.service.batcher import Batcher, BatchLimits, Waiting
+from dpserve.service.errors import DeadlinePassed, Overloaded
 
 pytestmark = pytest.mark.anyio
 

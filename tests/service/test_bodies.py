@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from service.errors import Overloaded
-from service.http.problems import Problem
-from service.http.requests import Bodies, ClientDisconnected, within
+from dpserve.service.errors import Overloaded
+from dpserve.service.http.problems import Problem
+from dpserve.service.http.requests import Bodies, ClientDisconnected, within
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,10 @@ import io
 import numpy as np
 import pytest
 
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.service.people import COLUMNS, ROW
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 from .test_http import PRICE, problem
 

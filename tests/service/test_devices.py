@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.training.features.maps import Fourier
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import computed_by
+from dpserve.training.kinds.weights.model import release_weights
 from tests.seeded import Seeded
 from tests.service.conftest import Starter
 from tests.training.conftest import make_records
-from training.features.maps import Fourier
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import computed_by
-from training.kinds.weights.model import release_weights
 
 MAP = Fourier(lower=(0.0,) * 4, upper=(1.0,) * 4, clip_norm=0.9, bias=0.3, random_features=300, bandwidth=0.4, seed=1)
 

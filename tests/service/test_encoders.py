@@ -4,14 +4,14 @@ import hashlib
 
 import numpy as np
 
-from mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.training.features.encoder import OnnxEncoder
+from dpserve.training.features.maps import Encoder
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.training.onnx_models import FEATURES, perceptron, weights
-from training.features.encoder import OnnxEncoder
-from training.features.maps import Encoder
-from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import load_bundle, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 CLASSES = 3
 

@@ -9,13 +9,13 @@ import onnxruntime
 import pytest
 from safetensors.numpy import load
 
-from accounting.picorho import to_rho
-from mechanisms.randomness import SystemRandomness
-from service.http import exporting
-from service.pay_once import PayOncePredictor
-from training.errors import MissingExtra
-from training.export.files import FORMS, exported
-from training.kinds.weights.model import release_weights
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.service.http import exporting
+from dpserve.service.pay_once import PayOncePredictor
+from dpserve.training.errors import MissingExtra
+from dpserve.training.export.files import FORMS, exported
+from dpserve.training.kinds.weights.model import release_weights
 
 from .test_http import ROW, problem
 from .test_releases import PRICE, ROWS, lineage_spent

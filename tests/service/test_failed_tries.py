@@ -2,11 +2,11 @@
 
 import pytest
 
-from accounting.ledger import new_api_key
-from service.http.app import HttpOptions
-from service.http.problems import Problem
-from service.http.rate_limit import FailedTries
-from service.listener import ServiceSettings
+from dpserve.accounting.ledger import new_api_key
+from dpserve.service.http.app import HttpOptions
+from dpserve.service.http.problems import Problem
+from dpserve.service.http.rate_limit import FailedTries
+from dpserve.service.listener import ServiceSettings
 
 from .test_http import PRICE, ROW, problem
 

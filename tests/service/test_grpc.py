@@ -21,13 +21,13 @@ from opentelemetry.trace import SpanKind
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from service.http.authentication import Authentication
-from service.http.rate_limit import rate_limit
-from service.http.requests import Bodies
-from service.rpc.messages import SERVICE
-from service.rpc.server import GrpcPort
-from service.telemetry.tracing import RequestSpans
-from service.tls import Tls
+from dpserve.service.http.authentication import Authentication
+from dpserve.service.http.rate_limit import rate_limit
+from dpserve.service.http.requests import Bodies
+from dpserve.service.rpc.messages import SERVICE
+from dpserve.service.rpc.server import GrpcPort
+from dpserve.service.telemetry.tracing import RequestSpans
+from dpserve.service.tls import Tls
 from tests.certificates import write_certificate
 
 from .conftest import LARGEST_BATCH
@@ -396,7 +396,7 @@ def test_idle_calls_of_strangers_hold_up_neither_clients_nor_health(service, met
 
 def test_idle_questions_about_a_model_hold_up_nobodys(service, monkeypatch):
     """Also not from the same address, as behind a proxy: the oldest end where newer ones come, not by the clock."""
-    monkeypatch.setattr("service.rpc.server._SECONDS_FOR_QUESTION", 3600.0)
+    monkeypatch.setattr("dpserve.service.rpc.server._SECONDS_FOR_QUESTION", 3600.0)
     opened = Opened(service, together=4 * LONGEST)
     with idle(opened, "ModelReady", 40) as held, idle(opened, "ModelMetadata", 40) as more:
         ended = as_completed([*held, *more])
@@ -451,7 +451,7 @@ ALONE = [("grpc.use_local_subchannel_pool", 1)]
 
 def test_a_message_of_a_stranger_is_not_taken_apart(opened, monkeypatch):
     parsed = []
-    monkeypatch.setattr("service.rpc.messages.parse", lambda name, _: parsed.append(name))
+    monkeypatch.setattr("dpserve.service.rpc.messages.parse", lambda name, _: parsed.append(name))
     error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse, "guessed")
     assert problem_of(error)[0] is StatusCode.UNAUTHENTICATED
     assert parsed == []

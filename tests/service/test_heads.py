@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.http.protocol import LONGEST_HEAD, MOST_UNANSWERED
+from dpserve.service.http.protocol import LONGEST_HEAD, MOST_UNANSWERED
 
 from .test_http import PRICE
 

@@ -11,18 +11,18 @@ import httpx
 import numpy as np
 import pytest
 
-from accounting.explanation import explain_account
-from accounting.ledger import key_digest
-from accounting.losses import Cost, GaussianLoss
-from accounting.report import AccountState
-from mechanisms.elementary import softmax
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from service import predictor
-from service.http.middleware import failure
-from service.http.problems import MEDIA_TYPE
-from service.listener import bind
-from training.kinds.head.bundle import CertifiedHead
+from dpserve.accounting.explanation import explain_account
+from dpserve.accounting.ledger import key_digest
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.report import AccountState
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.service import predictor
+from dpserve.service.http.middleware import failure
+from dpserve.service.http.problems import MEDIA_TYPE
+from dpserve.service.listener import bind
+from dpserve.training.kinds.head.bundle import CertifiedHead
 
 from .conftest import Plain
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from accounting.ledger import ApiKey, key_digest, new_api_key
+from dpserve.accounting.ledger import ApiKey, key_digest, new_api_key
 
 from .test_http import PRICE, ROW, problem
 

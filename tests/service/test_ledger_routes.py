@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mechanisms.answer_noise import DRAWN
-from mechanisms.mechanism import priced
+from dpserve.mechanisms.answer_noise import DRAWN
+from dpserve.mechanisms.mechanism import priced
 
 ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
 

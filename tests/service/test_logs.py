@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from accounting.ledger import LedgerUnavailable
-from service.http.refusals import as_problem
-from service.telemetry import logs
-from service.telemetry.logs import JsonLines, TextLines, unforeseen
-from training.kinds.head.bundle import CertifiedHead
+from dpserve.accounting.ledger import LedgerUnavailable
+from dpserve.service.http.refusals import as_problem
+from dpserve.service.telemetry import logs
+from dpserve.service.telemetry.logs import JsonLines, TextLines, unforeseen
+from dpserve.training.kinds.head.bundle import CertifiedHead
 
 MARKED = 0.31415926535
 MARK = "31415"

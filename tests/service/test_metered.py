@@ -2,7 +2,7 @@
 
 import asyncio
 
-from service import metered
+from dpserve.service import metered
 
 ROWS = {"instances": [[0.1, 0.2, 0.3, 0.4]]}
 

@@ -16,20 +16,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from accounting.ledger import key_digest
-from service.admin import verdicts
-from service.admin.app import AdminPort, admin_port
-from service.http.app import HttpOptions
-from service.http.problems import ProblemType
-from service.listener import bind, url_of
-from service.telemetry.exposition import exposition
-from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
-from service.telemetry.throughput import Throughput
+from dpserve.accounting.ledger import key_digest
+from dpserve.service.admin import verdicts
+from dpserve.service.admin.app import AdminPort, admin_port
+from dpserve.service.http.app import HttpOptions
+from dpserve.service.http.problems import ProblemType
+from dpserve.service.listener import bind, url_of
+from dpserve.service.telemetry.exposition import exposition
+from dpserve.service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
+from dpserve.service.telemetry.throughput import Throughput
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.topologies import wait_until
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 from .test_http import PRICE, ROW
 from .test_openinference import body_of
@@ -164,7 +164,7 @@ def test_what_is_under_way_is_sampled_and_a_model_that_is_gone_waits_for_nothing
 def test_a_worker_that_was_killed_has_nothing_under_way(tmp_path):
     script = """
 import asyncio, os, signal
-from service.telemetry.metrics import Metrics
+from dpserve.service.telemetry.metrics import Metrics
 
 async def main():
     metrics = Metrics()
@@ -279,7 +279,7 @@ def test_throughput_reads_the_same_counters():
 
 COUNTING = """
 import sys
-from service.telemetry.metrics import Metrics
+from dpserve.service.telemetry.metrics import Metrics
 Metrics().answered("colours", 5, int(sys.argv[1]))
 """
 

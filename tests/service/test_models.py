@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from accounting.budgets import Budget
-from accounting.ledger import key_digest, new_api_key
-from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import NoiseKey
-from service.metered import MeteredPredictor
-from service.telemetry.throughput import Throughput
-from training.bundles.certificate import UNITS
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import key_digest, new_api_key
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.telemetry.throughput import Throughput
+from dpserve.training.bundles.certificate import UNITS
 
 from .conftest import DELTA
 from .test_http import PRICE, ROW, problem

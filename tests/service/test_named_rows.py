@@ -3,8 +3,8 @@
 import jsonschema
 import pytest
 
+from dpserve.training.inputs.columns import encode_rows
 from tests.service.people import COLUMNS, ROW
-from training.inputs.columns import encode_rows
 
 from .test_http import PRICE, problem
 

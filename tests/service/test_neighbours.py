@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from service.http.app import HttpOptions
-from service.telemetry.logs import RequestLog
+from dpserve.service.http.app import HttpOptions
+from dpserve.service.telemetry.logs import RequestLog
+from dpserve.training.export.files import exported
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums
+from dpserve.training.kinds.head.bundle import save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import load_model
 from tests.seeded import Seeded
 from tests.service.conftest import Starter
-from training.export.files import exported
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.class_sums.model import save_class_sums, train_class_sums
-from training.kinds.head.bundle import save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import load_model
 
 DECLARED = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
 MAP = Identity(lower=DECLARED.lower, upper=DECLARED.upper, clip_norm=1.0, bias=0.5)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.http.npy import MEDIA_TYPE, npy_of, parse_npy
-from service.http.problems import Problem
+from dpserve.service.http.npy import MEDIA_TYPE, npy_of, parse_npy
+from dpserve.service.http.problems import Problem
 
 ROWS = np.array([[0.1, 0.2, 0.3, 0.4], [1.0, 0.0, 0.5, 0.25]])
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.http.numbers import numbers, rows_and_members
-from service.http.schemas import InvocationsRequest, PredictOptions, PredictRequest
+from dpserve.service.http.numbers import numbers, rows_and_members
+from dpserve.service.http.schemas import InvocationsRequest, PredictOptions, PredictRequest
 
 WIDTH = 3
 

@@ -11,18 +11,18 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from accounting.ledger import key_digest
-from accounting.losses import Cost, GaussianLoss
-from mechanisms.gaussian import Gaussian
-from service.batcher import Batcher, BatchLimits
-from service.errors import DeadlinePassed, InvalidRows
-from service.http.problems import ProblemType
-from service.http.protocol import FULL
-from service.listener import ServiceSettings
-from service.metered import MeteredPredictor
-from service.predictor import Caller, RowsRequest
+from dpserve.accounting.ledger import key_digest
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.service.batcher import Batcher, BatchLimits
+from dpserve.service.errors import DeadlinePassed, InvalidRows
+from dpserve.service.http.problems import ProblemType
+from dpserve.service.http.protocol import FULL
+from dpserve.service.listener import ServiceSettings
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.predictor import Caller, RowsRequest
+from dpserve.training.kinds.head.bundle import CertifiedHead
 from tests.topologies import wait_until
-from training.kinds.head.bundle import CertifiedHead
 
 from .conftest import LARGEST_BATCH
 

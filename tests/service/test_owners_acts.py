@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from accounting.budgets import Budget
-from accounting.ledger import ApiKey, key_digest, new_api_key
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import ApiKey, key_digest, new_api_key
 
 from .conftest import KEY
 from .test_http import ROW, problem

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dpserve.client import Client, ServiceError
-from mechanisms.gaussian_vector import whole_picorho
-from training.fit import Request, fit
-from training.inputs.records import Declaration, Records
-from training.kinds.loading import load_model
-from training.sets_choice import SetsChoice
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.fit import Request, fit
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.sets_choice import SetsChoice
 
 from .test_http import problem
 

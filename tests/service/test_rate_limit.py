@@ -5,11 +5,11 @@ import asyncio
 import pytest
 import redis
 
-from accounting.ledger import EmbeddedStore, key_digest, new_api_key
-from service.errors import CannotServe
-from service.http.app import HttpOptions
-from service.http.problems import Problem, ProblemType
-from service.http.rate_limit import rate_limit
+from dpserve.accounting.ledger import EmbeddedStore, key_digest, new_api_key
+from dpserve.service.errors import CannotServe
+from dpserve.service.http.app import HttpOptions
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.rate_limit import rate_limit
 
 from .test_http import PRICE, ROW, problem
 from .test_openinference import body_of, refused

@@ -6,8 +6,8 @@ from http import HTTPStatus
 
 import pytest
 
-from accounting.budgets import Budget
-from accounting.ledger import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import (
     ActRefused,
     BlocksNotNamed,
     BudgetExhausted,
@@ -19,12 +19,12 @@ from accounting.ledger import (
     UnknownBlock,
     UnknownGroup,
 )
-from accounting.ledger.backup_streams import AgeMissing
-from accounting.ledger.errors import CannotRecover, SecretKeyMissing
-from accounting.ledger.recovery import LossUndeclared
-from service.errors import InvalidRows, Overloaded, RequestRefused
-from service.http.problems import Problem, ProblemType
-from service.http.refusals import REFUSALS, as_problem
+from dpserve.accounting.ledger.backup_streams import AgeMissing
+from dpserve.accounting.ledger.errors import CannotRecover, SecretKeyMissing
+from dpserve.accounting.ledger.recovery import LossUndeclared
+from dpserve.service.errors import InvalidRows, Overloaded, RequestRefused
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.refusals import REFUSALS, as_problem
 
 OWNERS = {
     *(ActRefused, AgeMissing, BlocksNotNamed, CannotRecover, ChargedWithoutBlocks, LossUndeclared, OtherUnit, UnitLost),

@@ -8,24 +8,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from accounting import ledger as accounts
-from accounting.budgets import Budget
-from accounting.ledger import ClientRevoked, Idempotency, KeyExpired, Ledger, LedgerUnavailable, key_digest
-from accounting.ledger.verification import verify
-from accounting.picorho import to_rho
+from dpserve.accounting import ledger as accounts
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import ClientRevoked, Idempotency, KeyExpired, Ledger, LedgerUnavailable, key_digest
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client
-from mechanisms.randomness import SystemRandomness
-from service import pay_once
-from service.errors import CannotServe, DeadlinePassed
-from service.opening import check_release
-from service.pay_once import PayOncePredictor
-from service.predictor import Caller, RowsRequest
-from training.features.maps import Quantiles
-from training.fitting.histograms import cut_at_quantiles
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.weights.model import release_weights
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.service import pay_once
+from dpserve.service.errors import CannotServe, DeadlinePassed
+from dpserve.service.opening import check_release
+from dpserve.service.pay_once import PayOncePredictor
+from dpserve.service.predictor import Caller, RowsRequest
+from dpserve.training.features.maps import Quantiles
+from dpserve.training.fitting.histograms import cut_at_quantiles
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.weights.model import release_weights
 
 from .test_http import ROW, problem
 

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from accounting.budgets import Budget
-from accounting.ledger import Ledger, key_digest
-from mechanisms.elementary import softmax
-from service.metered import MeteredPredictor
-from service.predictor import Prediction
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger, key_digest
+from dpserve.mechanisms.elementary import softmax
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.predictor import Prediction
 
 from .conftest import DELTA, LARGEST_BATCH, Plain, RunningService
 

@@ -2,8 +2,8 @@
 
 import time
 
-from accounting.budgets import Budget
-from accounting.ledger import key_digest, new_api_key
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import key_digest, new_api_key
 
 from .conftest import DELTA
 from .test_http import PRICE, ROW, problem

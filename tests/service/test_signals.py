@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from service.listener import Application, ServiceSettings, bind, run
+from dpserve.service.listener import Application, ServiceSettings, bind, run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from accounting.ledger import key_digest
 from dpserve import Client
-from service.errors import DeadlinePassed
-from service.predictor import Caller, RowsRequest
+from dpserve.accounting.ledger import key_digest
+from dpserve.service.errors import DeadlinePassed
+from dpserve.service.predictor import Caller, RowsRequest
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.columns import NumberColumn, TextColumn, coordinates_of, encode_rows
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.inputs.text_encoder import read_text_encoder
+from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.training.text_encoders import write_encoder
-from training.features.maps import Identity
-from training.inputs.columns import NumberColumn, TextColumn, coordinates_of, encode_rows
-from training.inputs.records import Declaration, Records
-from training.inputs.text_encoder import read_text_encoder
-from training.kinds.head.bundle import load_bundle, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 from .test_http import PRICE
 

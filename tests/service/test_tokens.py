@@ -12,12 +12,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from accounting.ledger import KeyExpired, key_digest
-from service.errors import CannotServe
-from service.http.app import HttpOptions
-from service.http.problems import Problem, ProblemType
-from service.http.tokens import Tokens, TokenSettings
-from service.predictor import Caller, RowsRequest
+from dpserve.accounting.ledger import KeyExpired, key_digest
+from dpserve.service.errors import CannotServe
+from dpserve.service.http.app import HttpOptions
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.tokens import Tokens, TokenSettings
+from dpserve.service.predictor import Caller, RowsRequest
 
 from .test_http import PRICE, ROW, problem
 
@@ -188,7 +188,7 @@ def test_a_new_key_of_the_provider_is_looked_up_but_not_for_every_stranger(provi
             with pytest.raises(Exception, match="known key"):
                 await tokens.verify(token(newer, kid="two"))
         assert len(asked) == 1
-        monkeypatch.setattr("service.http.tokens._SECONDS_BETWEEN_LOOKS", 0.0)
+        monkeypatch.setattr("dpserve.service.http.tokens._SECONDS_BETWEEN_LOOKS", 0.0)
         assert (await tokens.verify(token(newer, kid="two"))).client == "alice"
         assert len(asked) == 2
 
@@ -228,7 +228,7 @@ def clock(monkeypatch):
     """The clock by which keys age, to be moved by hand."""
     ahead = [0.0]
     true = time.monotonic
-    monkeypatch.setattr("service.http.tokens.monotonic", lambda: true() + ahead[0])
+    monkeypatch.setattr("dpserve.service.http.tokens.monotonic", lambda: true() + ahead[0])
     return ahead
 
 

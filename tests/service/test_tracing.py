@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from service.http.app import HttpOptions
-from service.telemetry.tracing import configured_tracing
+from dpserve.service.http.app import HttpOptions
+from dpserve.service.telemetry.tracing import configured_tracing
 
 from .test_http import PRICE, ROW
 

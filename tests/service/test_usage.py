@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from service.telemetry.usage import DAY, HOUR, MONTH, Answered, Usage
+from dpserve.service.telemetry.usage import DAY, HOUR, MONTH, Answered, Usage
 
 
 class Clock:
@@ -47,7 +47,7 @@ def test_rows_of_the_last_day_and_month_are_told_apart(tmp_path, clock):
 def test_processes_add_to_one_file_and_the_next_service_goes_on(tmp_path):
     file = tmp_path / "usage.sqlite"
     program = (
-        "import asyncio, sys; from pathlib import Path; from service.telemetry.usage import Usage; "
+        "import asyncio, sys; from pathlib import Path; from dpserve.service.telemetry.usage import Usage; "
         "usage = Usage(Path(sys.argv[1])); "
         "[(usage.count('colours', 'ann', 1), asyncio.run(usage.write())) for _ in range(50)]"
     )

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mechanisms.mechanism import Mechanism
-from mechanisms.published import Published
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.published import Published
+from dpserve.training.exact.questions import MeteredModel, noise_of
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.published.bundle import PublishedNetwork
 from tests.mechanisms.test_keyed_randomness import MECHANISMS
-from training.exact.questions import MeteredModel, noise_of
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.loading import load_model
-from training.kinds.published.bundle import PublishedNetwork
 
 
 def asked(model: MeteredModel) -> np.ndarray:

@@ -3,11 +3,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 
 def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3) -> Records:

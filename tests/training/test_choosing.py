@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.losses import Cost
-from audit.estimators import gdp
-from mechanisms.elementary import softmax
-from mechanisms.gaussian_vector import whole_picorho
-from mechanisms.seeded import SeededRandomness
+from dpserve.accounting.losses import Cost
+from dpserve.audit.estimators import gdp
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.choosing import ONE_IN, choose_release, keyed, parted, score
+from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.features.maps import Quantiles
+from dpserve.training.fitting.histograms import cut_at_quantiles
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.records import Records, Units
+from dpserve.training.inputs.sums import of_rows
+from dpserve.training.kinds.kind import Job
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.certificate import ChosenAmong, ReleaseCertificate
 from tests.training.conftest import Silent, identity, make_records
-from training.choosing import ONE_IN, choose_release, keyed, parted, score
-from training.errors import BundleError, TrainingError
-from training.features.maps import Quantiles
-from training.fitting.histograms import cut_at_quantiles
-from training.inputs.digits import load_digits
-from training.inputs.records import Records, Units
-from training.inputs.sums import of_rows
-from training.kinds.kind import Job
-from training.kinds.loading import load_model
-from training.pay_once.certificate import ChosenAmong, ReleaseCertificate
 
 KEY = bytes(32)
 WHOLE = whole_picorho("rho:0.5")

@@ -11,34 +11,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load
 
-from mechanisms.gaussian import Gaussian
-from mechanisms.laplace import Laplace
-from mechanisms.published import Published
-from mechanisms.selected_neuron import SelectedNeuron
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
+from dpserve.training import devices
+from dpserve.training.devices import (
+    NUMPY,
+    TorchArithmetic,
+    TorchMatrix,
+    arithmetic_on,
+    matrices,
+    product,
+    training_device,
+)
+from dpserve.training.errors import TrainingError
+from dpserve.training.exact import products as grids
+from dpserve.training.exact.network import exact_layers, logits, placed, rounded
+from dpserve.training.exact.quantised import products, summands
+from dpserve.training.export.files import exported
+from dpserve.training.features.maps import Bins, Fourier, Identity, Quantiles
+from dpserve.training.kinds.head.bundle import save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.kind import Job
+from dpserve.training.kinds.loading import computed_by, load_model
+from dpserve.training.kinds.published.bundle import PublishedNetwork
+from dpserve.training.kinds.published.train import train_published
+from dpserve.training.kinds.registry import train_and_save
+from dpserve.training.pay_once.model import Around, ReleasedModel
+from dpserve.training.pay_once.model import rounded as released
 from tests.training.answering import answers
 from tests.training.conftest import Silent, make_records
 from tests.training.exact.test_network import layers_of
 from tests.training.exact.test_products import EXPONENTS, made
 from tests.training.exact.test_quantised import hardest
 from tests.training.exact.test_questions import published
-from training import devices
-from training.devices import NUMPY, TorchArithmetic, TorchMatrix, arithmetic_on, matrices, product, training_device
-from training.errors import TrainingError
-from training.exact import products as grids
-from training.exact.network import exact_layers, logits, placed, rounded
-from training.exact.quantised import products, summands
-from training.export.files import exported
-from training.features.maps import Bins, Fourier, Identity, Quantiles
-from training.kinds.head.bundle import save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.kind import Job
-from training.kinds.loading import computed_by, load_model
-from training.kinds.published.bundle import PublishedNetwork
-from training.kinds.published.train import train_published
-from training.kinds.registry import train_and_save
-from training.pay_once.model import Around, ReleasedModel
-from training.pay_once.model import rounded as released
 
 SHARED = {"lower": (0.0,) * 4, "upper": (1.0,) * 4, "bias": 0.3}
 MAPS = {
@@ -253,7 +261,7 @@ def test_a_device_is_one_that_is_there(monkeypatch):
 def test_a_bundle_is_loaded_onto_its_device(bundles, tmp_path, monkeypatch):
     assert load_model(bundles / "head-fourier", "cpu").arithmetic is NUMPY
     arithmetic = TorchArithmetic("cpu")
-    monkeypatch.setattr("training.kinds.loading.arithmetic_on", lambda device: arithmetic)
+    monkeypatch.setattr("dpserve.training.kinds.loading.arithmetic_on", lambda device: arithmetic)
     for name in METERED | PAY_ONCE:
         assert load_model(bundles / name, "cuda").arithmetic is arithmetic
     head = load_model(bundles / "head-fourier", "cuda")

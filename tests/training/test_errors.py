@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.errors import MissingExtra, extra
+from dpserve.training.errors import MissingExtra, extra
 
 
 def test_a_missing_module_names_its_extra() -> None:

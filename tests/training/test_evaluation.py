@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import binom
 
-from audit.estimators import gdp
-from mechanisms.gaussian_vector import whole_picorho
-from mechanisms.seeded import SeededRandomness
+from dpserve.audit.estimators import gdp
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.evaluation import EDGES, SHARES, USUAL, Evaluation, Law, evaluate
+from dpserve.training.inputs.records import Units
+from dpserve.training.intervals import CONFIDENCE
+from dpserve.training.kinds.class_sums.model import train_class_sums
+from dpserve.training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from dpserve.training.pay_once.scores import cells_of
 from tests.training.conftest import identity, make_records
-from training.evaluation import EDGES, SHARES, USUAL, Evaluation, Law, evaluate
-from training.inputs.records import Units
-from training.intervals import CONFIDENCE
-from training.kinds.class_sums.model import train_class_sums
-from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
-from training.pay_once.scores import cells_of
 
 ONE = 2**28
 FALSE_ALARM = 1e-6

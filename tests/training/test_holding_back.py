@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accounting.losses import Cost
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.errors import BundleError, TrainingError, WrongOption
+from dpserve.training.feature_choice import FeatureChoice
+from dpserve.training.fit import BudgetPlan, Request, fit
+from dpserve.training.holding_back import hold_back, own_probabilities
+from dpserve.training.inputs.records import Declaration, Records, Units
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, parts_of
+from dpserve.training.sets_choice import SetsChoice, by_rule
 from dpserve.wording import as_flag, as_parameter
-from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
-from training.errors import BundleError, TrainingError, WrongOption
-from training.feature_choice import FeatureChoice
-from training.fit import BudgetPlan, Request, fit
-from training.holding_back import hold_back, own_probabilities
-from training.inputs.records import Declaration, Records, Units
-from training.kinds.loading import load_model
-from training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, parts_of
-from training.sets_choice import SetsChoice, by_rule
 
 WHOLE = whole_picorho("rho:1")
 OPTIONS = {
@@ -129,7 +129,7 @@ def test_a_held_back_record_changes_one_cell(tmp_path):
 def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
     """The quantiles of the features among it: the records that train and those held back have no row in common."""
     seen = []
-    from training import holding_back
+    from dpserve.training import holding_back
 
     original = holding_back.hold_back
 
@@ -140,7 +140,7 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
 
     monkeypatch.setattr(holding_back, "hold_back", noted)
     counted = []
-    from training.fitting import histograms
+    from dpserve.training.fitting import histograms
 
     monkeypatch.setattr(
         histograms, "counts_of", lambda sums, feature_map: counted.append(sums.lengths) or np.zeros((2, 16384))

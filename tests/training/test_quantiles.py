@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from accounting.losses import Cost
-from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
+from dpserve.training.errors import BundleError, DataError, TrainingError, WrongOption
+from dpserve.training.feature_choice import FeatureChoice
+from dpserve.training.features.maps import Quantiles
+from dpserve.training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells
+from dpserve.training.fit import BudgetPlan, Request, fit
+from dpserve.training.fitting import histograms
+from dpserve.training.fitting.histograms import cut_at_quantiles
+from dpserve.training.inputs.records import Declaration, Records, Units
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.certificate import QUANTILES_ASSUMPTIONS, ReleaseCertificate
 from tests.seeded import Seeded
-from training.errors import BundleError, DataError, TrainingError, WrongOption
-from training.feature_choice import FeatureChoice
-from training.features.maps import Quantiles
-from training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells
-from training.fit import BudgetPlan, Request, fit
-from training.fitting import histograms
-from training.fitting.histograms import cut_at_quantiles
-from training.inputs.records import Declaration, Records, Units
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import load_model
-from training.pay_once.certificate import QUANTILES_ASSUMPTIONS, ReleaseCertificate
 
 WHOLE = whole_picorho("rho:1")
 OPTIONS = {

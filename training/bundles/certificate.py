@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from accounting.budgets import Budget
-from accounting.ledger.receipts import checked_blocks
-from training.bundles.sealing import DEFAULT_KIND, SealedCertificate
-from training.errors import BundleError
-from training.exact.quantised import weight_step
-from training.features.maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
-from training.fields import NAME, Several
-from training.fitting.sensitivity import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger.receipts import checked_blocks
+from dpserve.training.bundles.sealing import DEFAULT_KIND, SealedCertificate
+from dpserve.training.errors import BundleError
+from dpserve.training.exact.quantised import weight_step
+from dpserve.training.features.maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
+from dpserve.training.fields import NAME, Several
+from dpserve.training.fitting.sensitivity import (
     LARGEST_ALPHA,
     LARGEST_PARAMETER,
     MOST_LEAST_RECORDS,
@@ -32,7 +32,7 @@ from training.fitting.sensitivity import (
     quantised_weight_sensitivity,
     weight_sensitivity,
 )
-from training.inputs.columns import Columns, coordinates_of, encodings_among
+from dpserve.training.inputs.columns import Columns, coordinates_of, encodings_among
 
 UNIFORM_BITS = (
     "Noise is drawn from the operating system's randomness, or from ChaCha20 keyed by it; the output of either is "
@@ -163,7 +163,7 @@ HeadObjective = Literal[
 
 
 class Declared(Protocol):
-    """The public facts about a model's training records (`training.inputs.records.Declaration`)."""
+    """The public facts about a model's training records (`dpserve.training.inputs.records.Declaration`)."""
 
     @property
     def feature_names(self) -> Sequence[str]:
@@ -193,7 +193,7 @@ class ModelCertificate(SealedCertificate):
     """The fields that are not shown to clients."""
 
     format_version: int = 2
-    """Loading refuses every other (`training.bundles.sealing`)."""
+    """Loading refuses every other (`dpserve.training.bundles.sealing`)."""
     status: Literal["proven", "unproven"]
     name: str = Field(pattern=f"^{NAME.pattern}$")
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
@@ -238,7 +238,8 @@ class ModelCertificate(SealedCertificate):
 
     @property
     def kind_name(self) -> str:
-        """The name of the model's kind (`training.kinds.registry`): the field `release` of a kind that has it."""
+        """The name of the model's kind (`dpserve.training.kinds.registry`): the field `release` of a kind that has
+        it."""
         return str(getattr(self, "release", DEFAULT_KIND))
 
     @property
@@ -294,7 +295,8 @@ class ModelCertificate(SealedCertificate):
 
 
 class Convexified(BaseModel):
-    """The convexified objective's part of a certificate (`training.fitting.sensitivity.convexified_sensitivity`)."""
+    """The convexified objective's part of a certificate
+    (`dpserve.training.fitting.sensitivity.convexified_sensitivity`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

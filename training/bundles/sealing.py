@@ -21,12 +21,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from accounting.whole_files import write_new_folder
-from mechanisms.randomness import NoiseKey
-from training.errors import BundleError
-from training.regular_files import read_regular, sha256_of
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.accounting.whole_files import write_new_folder
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.training.errors import BundleError
+from dpserve.training.regular_files import read_regular, sha256_of
 
 EVALUATION_FILE = "evaluation.json"
 MODEL_FILE = "model.safetensors"
@@ -121,7 +121,7 @@ def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = N
     """Read both files, verify them, and open the public files. Raises BundleError saying what is missing or different.
 
     device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there.
-    All else is put on a device by `training.kinds.loading`.
+    All else is put on a device by `dpserve.training.kinds.loading`.
     """
     try:
         text = read_regular(folder / CERTIFICATE_FILE, LARGEST_CERTIFICATE)

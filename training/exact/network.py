@@ -1,7 +1,7 @@
 """A fully connected network that gives the same bits everywhere: how published networks answer.
 
 Weights and activations are whole multiples of public steps, and so small that no sum is rounded. Between two layers
-the activations are computed from additions, multiplications and divisions alone (`mechanisms.elementary`).
+the activations are computed from additions, multiplications and divisions alone (`dpserve.mechanisms.elementary`).
 """
 
 import math
@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from accounting.arrays import Floats
-from mechanisms import elementary
-from training.devices import Arithmetic, Matrix, product
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms import elementary
+from dpserve.training.devices import Arithmetic, Matrix, product
 
 Layers = tuple[tuple[Floats, Floats], ...]
 """Weights (in, out) and biases (out,) of every layer."""

@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from accounting.arrays import Floats
-from training import devices
-from training.devices import Matrix
+from dpserve.accounting.arrays import Floats
+from dpserve.training import devices
+from dpserve.training.devices import Matrix
 
 MOST_CLASSES = 2048
 """Largest number of classes whose probabilities have exact sums."""

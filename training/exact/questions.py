@@ -2,10 +2,10 @@
 
 from typing import Any, Protocol
 
-from accounting.arrays import Floats
-from mechanisms.mechanism import Mechanism, noise_context
-from mechanisms.randomness import KeyedRandomness, NoiseKey
-from training.exact.quantised import question_bytes
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.mechanism import Mechanism, noise_context
+from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey
+from dpserve.training.exact.quantised import question_bytes
 
 
 class MeteredModel(Protocol):

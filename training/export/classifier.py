@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from training.errors import NotExportable
-from training.kinds.registry import all_kinds, kind_of
-from training.pay_once.classifier import Classifier
+from dpserve.training.errors import NotExportable
+from dpserve.training.kinds.registry import all_kinds, kind_of
+from dpserve.training.pay_once.classifier import Classifier
 
 
 def classifier_of(model: Any) -> Classifier:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, cast, get_args
 
-from training.errors import NotExportable
+from dpserve.training.errors import NotExportable
 
 Form = Literal["onnx", "safetensors"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -35,9 +35,9 @@ def exported(model: Any, form: str) -> Exported:
     if form not in _FILES:
         raise NotExportable(f"there is no form {form!r} to take a model away in; there are {', '.join(FORMS)}")
     # Imported here: a service should not wait for what few clients ask of it.
-    from training.export.classifier import classifier_of
+    from dpserve.training.export.classifier import classifier_of
 
     classifier = classifier_of(model)
     suffix, name = _FILES[cast(Form, form)]
-    write = getattr(import_module(f"training.export.{name}"), name)
+    write = getattr(import_module(f"dpserve.training.export.{name}"), name)
     return Exported(write(classifier), suffix)

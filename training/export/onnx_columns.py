@@ -1,4 +1,5 @@
-"""A schema's encoding in ONNX: rows by the names of their columns become the numbers of `training.inputs.columns`.
+"""A schema's encoding in ONNX: rows by the names of their columns become the numbers of
+`dpserve.training.inputs.columns`.
 
 Each column is an input (rows, 1) of its name: a number or a boolean in double precision, NaN where it is missing; a
 level as a text, as it was declared; a date or a time as microseconds since 1970-01-01 UTC in 64-bit integers, the least
@@ -11,9 +12,17 @@ is no level counts as none of them, and a missing value that is required as the 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from training.errors import NotExportable
-from training.export.onnx_graph import Graph
-from training.inputs.columns import PARTS, AnyColumn, BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn
+from dpserve.training.errors import NotExportable
+from dpserve.training.export.onnx_graph import Graph
+from dpserve.training.inputs.columns import (
+    PARTS,
+    AnyColumn,
+    BooleanColumn,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+)
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto

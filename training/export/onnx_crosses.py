@@ -1,11 +1,11 @@
-"""Hashed pairs of fields in ONNX: the buckets of pairs of parts are a table (`training.features.crosses`)."""
+"""Hashed pairs of fields in ONNX: the buckets of pairs of parts are a table (`dpserve.training.features.crosses`)."""
 
 import numpy as np
 
-from training.errors import NotExportable
-from training.export.onnx_graph import Graph
-from training.features.crosses import Field, bucket
-from training.features.maps import Bins
+from dpserve.training.errors import NotExportable
+from dpserve.training.export.onnx_graph import Graph
+from dpserve.training.features.crosses import Field, bucket
+from dpserve.training.features.maps import Bins
 
 LARGEST_TABLE = 2**22
 

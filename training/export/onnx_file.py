@@ -1,10 +1,10 @@
 """A pay-once model as one ONNX file: raw rows in, classes and probabilities out, in double precision.
 
-Rows are one input `x` of numbers; or, by a schema, an input for each column (`training.export.onnx_columns`).
+Rows are one input `x` of numbers; or, by a schema, an input for each column (`dpserve.training.export.onnx_columns`).
 
-The graph does what `training.features.maps` does, operation by operation, so that phi(x) has the same bits: rounding to
-whole numbers, powers of two from a table, single operations that IEEE 754 rounds in one way, and products of whole
-numbers that are exact in any order. Only what follows phi can differ, in the last places.
+The graph does what `dpserve.training.features.maps` does, operation by operation, so that phi(x) has the same bits:
+rounding to whole numbers, powers of two from a table, single operations that IEEE 754 rounds in one way, and products
+of whole numbers that are exact in any order. Only what follows phi can differ, in the last places.
 """
 
 import math
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from accounting.arrays import Floats
-from training.errors import NotExportable, extra
-from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
-from training.export.onnx_crosses import hashed_pairs
-from training.export.onnx_graph import Graph
-from training.export.onnx_hog import LARGEST_EXPONENT, described_by, pooled_by
-from training.features import hog, pooling
-from training.features import maps as feature_maps
-from training.features.maps import (
+from dpserve.accounting.arrays import Floats
+from dpserve.training.errors import NotExportable, extra
+from dpserve.training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
+from dpserve.training.export.onnx_crosses import hashed_pairs
+from dpserve.training.export.onnx_graph import Graph
+from dpserve.training.export.onnx_hog import LARGEST_EXPONENT, described_by, pooled_by
+from dpserve.training.features import hog, pooling
+from dpserve.training.features import maps as feature_maps
+from dpserve.training.features.maps import (
     DOUBLING_BINS,
     KEPT_WEIGHT,
     STEP,
@@ -35,8 +35,8 @@ from training.features.maps import (
     Identity,
     Quantiles,
 )
-from training.pay_once.classifier import Classifier
-from training.pay_once.model import CLOSEST, SHORTEST
+from dpserve.training.pay_once.classifier import Classifier
+from dpserve.training.pay_once.model import CLOSEST, SHORTEST
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto

@@ -4,8 +4,8 @@ from functools import reduce
 
 import numpy as np
 
-from training.export.onnx_graph import Graph
-from training.features import hog, pooling
+from dpserve.training.export.onnx_graph import Graph
+from dpserve.training.features import hog, pooling
 
 LARGEST_EXPONENT = 10
 """An exponent above every described value, all of which are below 2^9: see `hog.described`."""

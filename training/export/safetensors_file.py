@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from training.pay_once.classifier import BEYOND_BOUNDS, Classifier
-from training.pay_once.model import CLOSEST
+from dpserve.training.pay_once.classifier import BEYOND_BOUNDS, Classifier
+from dpserve.training.pay_once.model import CLOSEST
 
 _COMPUTES = f"""\
 Values of x beyond feature_map.lower and feature_map.upper of the certificate are {BEYOND_BOUNDS}.

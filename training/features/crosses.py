@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from training.features.quantiles import cuts_between
-from training.inputs.columns import Column, NumberColumn
+from dpserve.accounting.arrays import Floats
+from dpserve.training.features.quantiles import cuts_between
+from dpserve.training.inputs.columns import Column, NumberColumn
 
 PARTS_OF_NUMBER = 16
 """Equal parts of a number's range, where pairs are hashed."""

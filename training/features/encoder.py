@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Singles
-from training.errors import TrainingError
-from training.onnx_runtime import first_line, open_session
+from dpserve.accounting.arrays import Floats, Singles
+from dpserve.training.errors import TrainingError
+from dpserve.training.onnx_runtime import first_line, open_session
 
 LARGEST_BATCH = 64
 """Number of rows that the model computes at a time when it answers."""

@@ -8,7 +8,7 @@ says what they reach beside blocks of length 1.
 
 Everything up to a block's votes is a whole number below 2^53, exact in any order of summation, and what follows are
 single divisions and square roots: so a row's numbers have the same bits everywhere, alone or in a batch
-(`training.features.maps`). Nothing here is learnt or drawn at random.
+(`dpserve.training.features.maps`). Nothing here is learnt or drawn at random.
 """
 
 import functools
@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 Shape = tuple[int, int, int]
 """Height, width, channels."""

@@ -1,8 +1,8 @@
 """Public feature maps phi with ||phi(x)|| <= 1 for every input, chosen without the private records.
 
 Every coordinate of phi(x) is a whole multiple of STEP = 2^-24, and phi(x) is the question that a model is asked: equal
-phi are one question (`mechanisms.randomness`). So phi(x) is *defined* by the operations below, rounding included, and
-what is computed is phi itself, with no error to bound.
+phi are one question (`dpserve.mechanisms.randomness`). So phi(x) is *defined* by the operations below, rounding
+included, and what is computed is phi itself, with no error to bound.
 
 Every map begins alike. A row x is clipped to its declared bounds and, except for encoders, scaled to u in [0, 1]^d,
 then, for identity and fourier, scaled radially into the unit ball: v = u min(1, c / ||u||) / c for the public
@@ -18,14 +18,15 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
   coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number. Last come the
   crosses that the owner declared: sqrt(2) max(a + b - 1, 0), sqrt(2) where both are 1, for each pair of a coordinate a
   of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1. Behind
-  them are buckets, if the owner wants them: how many pairs of fields fall into each (`training.features.crosses`).
+  them are buckets, if the owner wants them: how many pairs of fields fall into each
+  (`dpserve.training.features.crosses`).
 - quantiles: h is w / ||w||. For a number with k cuts w has k coordinates, 1/sqrt(k) where u has reached the cut and
   -1/sqrt(k) where it has not, and behind them u. The cuts are public, or lie where the records' noisy quantiles say,
-  which were paid for (`training.features.quantiles`).
-- hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.features.hog`), for
-  a head less each block's mean. An image of one shade has h = 0.
+  which were paid for (`dpserve.training.features.quantiles`).
+- hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours
+  (`dpserve.training.features.hog`), for a head less each block's mean. An image of one shade has h = 0.
 - hog-fourier: h = (a, p, f) / ||(a, p, f)||, where a is the h of hog, p = q / ||q|| for the means q of pixels in a grid
-  of at most 16 x 16 (`training.features.pooling`), and f is the h of fourier for a in place of v.
+  of at most 16 x 16 (`dpserve.training.features.pooling`), and f is the h of fourier for a in place of v.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
 
 Rounding. Everything is shrunk by 1 - 2^-30, more than the few roundings of a factor can add, and numbers are rounded to
@@ -51,12 +52,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, model_validator
 
-from accounting.arrays import Floats, Singles
-from accounting.losses import PrivacyLoss
-from training.devices import Matrix, product
-from training.errors import BundleError
-from training.features import hog, pooling
-from training.features.crosses import (
+from dpserve.accounting.arrays import Floats, Singles
+from dpserve.accounting.losses import PrivacyLoss
+from dpserve.training.devices import Matrix, product
+from dpserve.training.errors import BundleError
+from dpserve.training.features import hog, pooling
+from dpserve.training.features.crosses import (
     MOST_BUCKETS,
     MOST_FIELDS,
     buckets_of,
@@ -65,12 +66,12 @@ from training.features.crosses import (
     pairs_of,
     whole_parts,
 )
-from training.features.crosses import Field as CrossedField
-from training.features.encoder import OnnxEncoder
-from training.features.quantiles import EVEN_CUTS, FEWEST_PARTS, QuantileRelease, cuts_between
-from training.fields import Several
-from training.inputs import text_encoder
-from training.inputs.columns import (
+from dpserve.training.features.crosses import Field as CrossedField
+from dpserve.training.features.encoder import OnnxEncoder
+from dpserve.training.features.quantiles import EVEN_CUTS, FEWEST_PARTS, QuantileRelease, cuts_between
+from dpserve.training.fields import Several
+from dpserve.training.inputs import text_encoder
+from dpserve.training.inputs.columns import (
     Columns,
     NumberColumn,
     TextColumn,
@@ -78,7 +79,7 @@ from training.inputs.columns import (
     encodings_among,
     numbers_among,
 )
-from training.regular_files import read_regular
+from dpserve.training.regular_files import read_regular
 
 NORM_BOUND = 1.0
 """R: no row's features are longer than this, whatever the map."""
@@ -131,7 +132,8 @@ class FeatureMap(BaseModel):
     bias: float = Field(ge=0, lt=1)
     """The constant last coordinate."""
     columns: Columns = Field(default=(), exclude_if=lambda columns: not columns)
-    """The columns that the d features encode (`training.inputs.columns`); none where the features are numbers."""
+    """The columns that the d features encode (`dpserve.training.inputs.columns`); none where the features are
+    numbers."""
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
@@ -161,7 +163,7 @@ class FeatureMap(BaseModel):
         """Open these files of a bundle. Raises BundleError for one that is not there or is another.
 
         device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not
-        there. A map that is no encoder computes nothing on it here: see `training.devices`.
+        there. A map that is no encoder computes nothing on it here: see `dpserve.training.devices`.
         """
         del device
         for encoding in encodings_among(self.columns).values():

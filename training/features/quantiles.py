@@ -2,8 +2,8 @@
 
 A number's declared range is divided into `CELLS` equal cells, and records are counted at `LEVELS` levels: in BRANCH,
 BRANCH^2, ... and CELLS parts. All counts of all numbers get Gaussian noise at once (`QuantileRelease.vector`;
-`training.fitting.histograms` counts the records). Cuts are made of the noisy counts: post-processing. The cuts are
-kept, and the counts are not.
+`dpserve.training.fitting.histograms` counts the records). Cuts are made of the noisy counts: post-processing. The cuts
+are kept, and the counts are not.
 
 Half of the cuts are at quantiles, and half are even between the ends of the bulk of the records: where records are rare
 a number may tell much, and with quantiles alone all of a tail is one part (`_cuts`).
@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from accounting.arrays import Floats
-from accounting.losses import Cost
-from accounting.picorho import to_rho
-from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, least_price, mu_for
-from training.fields import Several
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, least_price, mu_for
+from dpserve.training.fields import Several
 
 BRANCH, LEVELS = 4, 7
 CELLS = BRANCH**LEVELS
@@ -66,7 +66,7 @@ class QuantileRelease(BaseModel):
     levels: Literal[7] = 7
     """Levels at which they were counted."""
     law: Literal["Gaussian on whole steps"] = "Gaussian on whole steps"
-    """The law of the noise (`mechanisms.gaussian_vector`)."""
+    """The law of the noise (`dpserve.mechanisms.gaussian_vector`)."""
     cuts: Several[Several[int]]
     """For each number the cells that cuts lie before, rising: computed from the noisy counts alone."""
 
@@ -83,14 +83,15 @@ class QuantileRelease(BaseModel):
         """The mechanism that releases the counts of d numbers: N(0, sigma^2) on each of d COUNTS of them.
 
         The sensitivity is sqrt(d LEVELS). Proof. Let neighbouring data sets differ by one record. The cell of each of
-        its numbers is a function of the record and of declared bounds (`training.fitting.histograms.cells_of`), and a
-        value that is missing is in none. So of each number it adds 1 to at most one count of each level, and 0 to all
+        its numbers is a function of the record and of declared bounds (`dpserve.training.fitting.histograms.cells_of`),
+        and a value that is missing is in none. So of each number it adds 1 to at most one count of each level, and 0 to
+        all
         others: at most d LEVELS counts move, by 1 each, and no count moves for another reason. In L2 that is at most
         sqrt(d LEVELS).
 
         Privacy units. Let them differ by all n records of one unit, each with a weight of at most 1/n
-        (`training.inputs.records.Units`), rounded down. In one level of one number the unit adds numbers that are at
-        least 0 and whose sum is at most 1: their L2 norm is at most their sum. Over d LEVELS such groups that is
+        (`dpserve.training.inputs.records.Units`), rounded down. In one level of one number the unit adds numbers that
+        are at least 0 and whose sum is at most 1: their L2 norm is at most their sum. Over d LEVELS such groups that is
         sqrt(d LEVELS) again. (Counting every record fully would take n times the noise.)
 
         Rounding. Counts are whole steps of 2^-28, at most 2^24 records' sums of them below 2^53: exact as doubles, in

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from accounting.arrays import Floats
-from training.features.maps import Bins, FeatureMap
+from dpserve.accounting.arrays import Floats
+from dpserve.training.features.maps import Bins, FeatureMap
 
 
 @dataclass(frozen=True, eq=False)

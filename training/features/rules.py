@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from accounting import domains
-from training.features.crosses import MOST_CELLS
-from training.features.hog import Shape
-from training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, HogFourier, Identity, Quantiles
-from training.inputs.columns import TextColumn, numbers_among
+from dpserve.accounting import domains
+from dpserve.training.features.crosses import MOST_CELLS
+from dpserve.training.features.hog import Shape
+from dpserve.training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, HogFourier, Identity, Quantiles
+from dpserve.training.inputs.columns import TextColumn, numbers_among
 
 if TYPE_CHECKING:
-    from training.inputs.records import Declaration
+    from dpserve.training.inputs.records import Declaration
 
 Features = Literal["identity", "fourier", "quantiles", "even", "unit", "crosses", "hog-fourier"]
 """Features of an option: those of the rows' modality, random ones, cuts at noisy quantiles or even ones, unit rows,
@@ -75,7 +75,7 @@ def feature_map(
     option asks for that. Tables of few numbers have bins, or cuts or crosses where an option asks for them. Other rows
     are scaled to length 1, because shorter ones would get the same noise for a smaller signal, or have random Fourier
     features. Fourier features of a wide table with a schema are an option of their own. The cuts of quantiles are even
-    until these are bought (`training.fitting.histograms`).
+    until these are bought (`dpserve.training.fitting.histograms`).
     """
     shared: dict[str, Any] = {"lower": declaration.lower, "upper": declaration.upper, "columns": declaration.columns}
     shared["bias"] = 0.0

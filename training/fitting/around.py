@@ -2,7 +2,7 @@
 
 u is a row of a feature map whose numbers are mostly 0, and m is dense, so v is dense. But a product with v is a product
 with u less one with m, and a sum of v's is a sum of u's less a multiple of m: both cost what the numbers of u cost that
-are not 0. Dense rows are drawn around a mean in `training.kinds`.
+are not 0. Dense rows are drawn around a mean in `dpserve.training.kinds`.
 """
 
 import functools
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats, Mask
-from training.features.maps import STEP
-from training.inputs.sums import Rows
+from dpserve.accounting.arrays import Floats, Mask
+from dpserve.training.features.maps import STEP
+from dpserve.training.inputs.sums import Rows
 
 CLOSEST = 0.25
 """A row that is closer to the mean is divided by this: see `AroundMean.summed`."""

@@ -1,19 +1,20 @@
-"""Counting records for `training.features.quantiles`, and the release of a feature map cut at their quantiles."""
+"""Counting records for `dpserve.training.features.quantiles`, and the release of a feature map cut at their
+quantiles."""
 
 import functools
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Integers, Mask
-from accounting.messages import OptionName
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.randomness import Randomness
-from training.errors import TrainingError
-from training.features.maps import Quantiles
-from training.features.quantiles import CELLS, COUNTS, QuantileRelease, cuts_of, levels_of, vector_for
-from training.inputs.records import Records
-from training.inputs.sums import Shard, Sums, check_count
+from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.messages import OptionName
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.errors import TrainingError
+from dpserve.training.features.maps import Quantiles
+from dpserve.training.features.quantiles import CELLS, COUNTS, QuantileRelease, cuts_of, levels_of, vector_for
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import Shard, Sums, check_count
 
 _GRID = 2**28
 

@@ -1,8 +1,8 @@
 """The convexified objective of a head, its gradient and Hessian, and a bound on the rounding of the gradient.
 
 J(W) = n_min ((1/alpha) ln((1/n) sum_i exp(alpha l_i(W)))) + (Lambda/2) ||W||_F^2, l_i = CE(W phi_i, y_i). W: (C, D). It
-is Lambda-strongly convex, and `training.fitting.sensitivity.convexified_sensitivity` says how far one record moves its
-minimum.
+is Lambda-strongly convex, and `dpserve.training.fitting.sensitivity.convexified_sensitivity` says how far one record
+moves its minimum.
 """
 
 import functools
@@ -14,10 +14,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from training.fitting.objective import gamma, products_of, scores
-from training.fitting.sensitivity import Convexity
-from training.inputs.sums import BLOCK, ROWS, SHARD, Rows, Shard, Sums, of_rows
+from dpserve.accounting.arrays import Floats
+from dpserve.training.fitting.objective import gamma, products_of, scores
+from dpserve.training.fitting.sensitivity import Convexity
+from dpserve.training.inputs.sums import BLOCK, ROWS, SHARD, Rows, Shard, Sums, of_rows
 
 _UNIT_ROUNDOFF = 2.0**-53
 _POINT = "probabilities and losses"

@@ -17,11 +17,18 @@ from typing import Literal
 
 import numpy as np
 
-from accounting.arrays import Floats, Labels
-from training.errors import TrainingError
-from training.exact.products import MOST_CLASSES, matrix_on_grid, on_grid, probabilities, product, squared_lengths
-from training.fitting.around import AroundMean
-from training.inputs.sums import BLOCK, Sums
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.training.errors import TrainingError
+from dpserve.training.exact.products import (
+    MOST_CLASSES,
+    matrix_on_grid,
+    on_grid,
+    probabilities,
+    product,
+    squared_lengths,
+)
+from dpserve.training.fitting.around import AroundMean
+from dpserve.training.inputs.sums import BLOCK, Sums
 
 Activation = Literal["tanh", "relu"]
 
@@ -114,10 +121,10 @@ class Network:
         and their least, 2^-452, does not underflow.
 
         Rounding of the sum. Blocks of 1,024 records are summed, then up to 128 blocks of a shard, and then k shards
-        (`training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 128 + k +
-        8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm, and by SUM_PARTS
-        times as much where rows are sparse around a mean (`AroundMean.summed`): for neighbours together at most
-        SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
+        (`dpserve.training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 128
+        + k + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm, and by
+        SUM_PARTS times as much where rows are sparse around a mean (`AroundMean.summed`): for neighbours together at
+        most SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
         """
         total = np.zeros(self.size)
         views = self.layers(total)

@@ -1,7 +1,7 @@
 """The certified head's objective, its gradient and Hessian, and a bound on the rounding of the gradient.
 
 J(W) = sum_i w_i CE(W phi_i, y_i) + (Lambda/2) ||W||_F^2, with CE the cross-entropy of softmax and weights w_i from 0
-to 1: all 1, or what `training.inputs.records.Units` says. W: (C, D).
+to 1: all 1, or what `dpserve.training.inputs.records.Units` says. W: (C, D).
 J is Lambda-strongly convex: CE is a log-sum-exp of linear functions of W minus a linear one, hence convex.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from mechanisms.elementary import softmax
-from training.inputs.sums import BLOCK, ROWS, SHARD, Rows, Shard, Sums, of_rows
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.elementary import softmax
+from dpserve.training.inputs.sums import BLOCK, ROWS, SHARD, Rows, Shard, Sums, of_rows
 
 _UNIT_ROUNDOFF = 2.0**-53
 _POINT = "probabilities"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.arrays import Floats
-from training.exact.quantised import LARGEST_WEIGHT_NORM, weight_step
+from dpserve.accounting.arrays import Floats
+from dpserve.training.exact.quantised import LARGEST_WEIGHT_NORM, weight_step
 
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40
@@ -55,9 +55,9 @@ def weight_sensitivity(strong_convexity: float, tolerance: float, norm_bound: fl
     Lambda ||W - W'|| <= ||grad J'(W) - grad J'(W')|| <= sqrt(2) R. Training returns V with ||grad J(V)|| <= tau,
     hence ||V - W|| <= tau / Lambda, for either data set: ||V - V'|| <= (sqrt(2) R + 2 tau) / Lambda. Projection
     onto a ball is 1-Lipschitz; as computed (`projected`) it is off by at most 4 u times the radius for each.
-    Privacy units. Let each record of unit u have the weight w <= 1/n_u, as `training.inputs.records.Units` gives it: a
-    function of the unit's own number of records, so that no other unit's weights change with it. All of the unit more
-    or fewer changes the gradient at W by sum_i w (p_i - e_y) phi_i^T over its n_u records, of norm at most
+    Privacy units. Let each record of unit u have the weight w <= 1/n_u, as `dpserve.training.inputs.records.Units`
+    gives it: a function of the unit's own number of records, so that no other unit's weights change with it. All of the
+    unit more or fewer changes the gradient at W by sum_i w (p_i - e_y) phi_i^T over its n_u records, of norm at most
     n_u w sqrt(2) R <= sqrt(2) R: the same bound, and the same proof from there on. It holds for one record of the unit
     more or fewer, too: of n >= 2 records the weights of n - 1 change by 1/(n(n - 1)), and that of one by 1/n, together
     by 2/n <= 1.
@@ -159,7 +159,8 @@ def _check_between(strong_convexity: float, tolerance: float) -> None:
 
 
 def quantised_weight_sensitivity(exact: float, classes: int, dimension: int) -> float:
-    """Return Delta_W of weights that are rounded to their grid after training (`training.exact.quantised.quantised`).
+    """Return Delta_W of weights that are rounded to their grid after training
+    (`dpserve.training.exact.quantised.quantised`).
 
     exact: Delta_W before. Rounding moves each of C D entries of each of two neighbours by at most half a step: both
     together by at most sqrt(C D) step in Frobenius norm.
@@ -171,7 +172,7 @@ def logit_sensitivity_per_norm(weights: float) -> float:
     """Return s such that the logits at x as computed move by at most s ||phi(x)||_2 in L2, and in each coordinate.
 
     weights: Delta_W of the rounded weights V. ||(V - V') phi|| <= ||V - V'||_F ||phi|| = Delta_W ||phi||. The logits
-    are exact except for one rounded addition (`training.exact.quantised.products`): for each neighbour and class at
-    most 2^-53 of |v_c phi|, hence 2^-53 ||V||_F ||phi|| in L2 over the classes, and ||V||_F <= LARGEST_WEIGHT_NORM.
-    """
+    are exact except for one rounded addition (`dpserve.training.exact.quantised.products`): for each neighbour and
+    class at most 2^-53 of |v_c phi|, hence 2^-53 ||V||_F ||phi|| in L2 over the classes, and ||V||_F <=
+    LARGEST_WEIGHT_NORM."""
     return (weights + 2 * _UNIT_ROUNDOFF * LARGEST_WEIGHT_NORM) * _UP

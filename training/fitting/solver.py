@@ -11,10 +11,10 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from training.errors import NotConverged
-from training.fitting.sensitivity import projected
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import NotConverged
+from dpserve.training.fitting.sensitivity import projected
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
 OnNorm = Callable[[float], None]

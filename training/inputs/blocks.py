@@ -14,7 +14,7 @@ question and price by all answers before. View the answers as one sequence of re
 2. A release whose model has b has, given earlier answers, a loss of at most its price, by the mechanism's proof: the
    records of its other blocks are the same in D and D'. The ledger charges b's account that price in the call that
    admits it, or a release that was charged before is given again, which is the same answer. An evaluation is such a
-   release of the blocks that its held-out records lie in, whatever the model's are (`training.evaluation`).
+   release of the blocks that its held-out records lie in, whatever the model's are (`dpserve.training.evaluation`).
 3. Whether R_i is admitted is a function of accounts' limits and spends and of prices, all of which are functions of the
    requests and of what was admitted before: of no record. (Whether there is a model to ask may depend on records, as a
    training is refused for a unit in two blocks: that strangers hear of no failed training is assumed.)
@@ -43,13 +43,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.messages import OptionName
-from training.errors import TrainingError
-from training.inputs.lineage import KnownRecords, Shared
-from training.inputs.records import Digests, Records
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.lineage import KnownRecords, Shared
+from dpserve.training.inputs.records import Digests, Records
 
 if TYPE_CHECKING:
-    from training.inputs.parsing import RefusedValue
+    from dpserve.training.inputs.parsing import RefusedValue
 
 Period = Literal["day", "week", "month", "year"]
 
@@ -110,7 +110,7 @@ class BlockDeclaration:
         Beside it the first value that is refused, with why; then the places mean nothing.
         """
         # Only who reads a table should wait for Arrow.
-        from training.inputs.parsing import numbered
+        from dpserve.training.inputs.parsing import numbered
 
         texts = dict[str, int]()
         numbers, refused = numbered(values, texts, (), what="block")

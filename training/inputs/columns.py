@@ -11,14 +11,15 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
 - date, datetime: its declared parts. `time` is in days since 1970-01-01 within the declared bounds; `month`, `weekday`
   (Monday first) and `hour` have one coordinate for each, of which one is 1. Times with an offset are taken to UTC.
 - text: how often its n-grams occur, each in the coordinate that a public hash (BLAKE2b, no key) gives it, over the
-  Euclidean norm of these counts. With an encoder, the direction of its vector alone (`training.inputs.text_encoder`):
-  k numbers where they are positive, and k more, without their sign, where they are negative.
+  Euclidean norm of these counts. With an encoder, the direction of its vector alone
+  (`dpserve.training.inputs.text_encoder`): k numbers where they are positive, and k more, without their sign, where
+  they are negative.
 - a last coordinate, unless a value is required: 1 if the value is missing, when the block's others are at their lower
   bounds. A declared value may take the place of what is missing (`if_missing`): then there is no such coordinate.
 
-The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.features.maps`): u. In a block
-a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, and a
-missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
+The bound. A feature map takes coordinates from their bounds to [0, 1] first (`dpserve.training.features.maps`): u. In a
+block a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding,
+and a missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
 `groups` for every row that is encoded. Only rules of thumb use it (`usual_norm`). No proof of privacy does: a feature
 map scales *every* row of numbers, encoded or not, into the unit ball.
 
@@ -49,12 +50,12 @@ from pydantic import (
     model_validator,
 )
 
-from accounting.arrays import Floats, Mask
-from accounting.messages import OptionName
-from training.errors import DataError
-from training.fields import Several
-from training.inputs import text_encoder
-from training.inputs.text_encoder import TextEncoding
+from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import DataError
+from dpserve.training.fields import Several
+from dpserve.training.inputs import text_encoder
+from dpserve.training.inputs.text_encoder import TextEncoding
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""

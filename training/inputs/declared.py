@@ -6,8 +6,8 @@ one.
 
 from collections.abc import Mapping, Sequence
 
-from accounting.messages import OptionName
-from training.errors import DataError
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import DataError
 
 
 def parse_classes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

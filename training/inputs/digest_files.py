@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Mask
-from accounting.whole_files import drafted, move, naming, write_whole
-from training.errors import TrainingError
+from dpserve.accounting.arrays import Mask
+from dpserve.accounting.whole_files import drafted, move, naming, write_whole
+from dpserve.training.errors import TrainingError
 
 NOTE = "-note"
 """End of a file's suffix while the training whose digests it has goes on, or when it was killed."""

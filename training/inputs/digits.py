@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accounting.arrays import Floats
-from training.inputs.records import Declaration, Records, check_records
+from dpserve.accounting.arrays import Floats
+from dpserve.training.inputs.records import Declaration, Records, check_records
 
 HELD_OUT = 360
 """Number of digits kept out of training, to be asked about and scored."""

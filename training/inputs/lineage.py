@@ -16,10 +16,10 @@ tell what was released before the end. The next training of the lineage that suc
 The set is exact: a sketch would be smaller and would be wrong about some records, either way. Two different rows have
 one digest with a probability of n m 2^-128 among n and m of them.
 
-A row is known as a whole (`training.inputs.parsing`): in whatever order, columns' order and company, but not with other
-columns, or with values that are written otherwise. A unit, or a record's key, is known by its name alone, whatever the
-row says and whatever its column is called: a person is the same person in a table that calls the column otherwise. So
-other units that have the same names are taken for it, as where two tables number theirs from 1.
+A row is known as a whole (`dpserve.training.inputs.parsing`): in whatever order, columns' order and company, but not
+with other columns, or with values that are written otherwise. A unit, or a record's key, is known by its name alone,
+whatever the row says and whatever its column is called: a person is the same person in a table that calls the column
+otherwise. So other units that have the same names are taken for it, as where two tables number theirs from 1.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.messages import Message, OptionName, message
-from accounting.whole_files import write_whole
-from training.errors import TrainingError
-from training.fields import NAME
-from training.inputs.digest_files import (
+from dpserve.accounting.messages import Message, OptionName, message
+from dpserve.accounting.whole_files import write_whole
+from dpserve.training.errors import TrainingError
+from dpserve.training.fields import NAME
+from dpserve.training.inputs.digest_files import (
     AT_ONCE,
     NOTE,
     Digests,
@@ -53,8 +53,8 @@ from training.inputs.digest_files import (
     unchanged,
     write_locked,
 )
-from training.inputs.records import Digests as RowDigests
-from training.inputs.records import Records
+from dpserve.training.inputs.records import Digests as RowDigests
+from dpserve.training.inputs.records import Records
 
 DIGITS = "digits"
 """The lineage of the public digits that examples train on."""
@@ -282,7 +282,7 @@ def _check_unit(lineage: str, unit: str | None, folder: Path, own: Path) -> None
     others = {path: each for path, each in unchanged(folder, units).items() if each != unit}
     if others:
         # Who trains without a ledger should not wait for it.
-        from accounting.ledger import OtherUnit
+        from dpserve.accounting.ledger import OtherUnit
 
         refused = str(OtherUnit(lineage, next(iter(others.values())) or "", unit or ""))
         if all(path.suffix.endswith(NOTE) and is_ended(path) for path in others):

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
-from training.errors import DataError
-from training.inputs.declared import Bounds, parse_bounds
-from training.inputs.records import Declaration, Records, check_records
+from dpserve.accounting.arrays import Floats
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.declared import Bounds, parse_bounds
+from dpserve.training.inputs.records import Declaration, Records, check_records
 
 Arrays = dict[str, NDArray[np.generic]]
 

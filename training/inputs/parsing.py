@@ -1,8 +1,8 @@
 """Parsing of Arrow arrays: the values that columns encode, and the digests that tell records apart.
 
-A text is parsed by its column, as the service parses it (`training.inputs.columns`), once for each text that occurs in
-a batch. Numbers go through Arrow's own parser first: of a text that it accepts both make the same double, for both
-round correctly.
+A text is parsed by its column, as the service parses it (`dpserve.training.inputs.columns`), once for each text that
+occurs in a batch. Numbers go through Arrow's own parser first: of a text that it accepts both make the same double, for
+both round correctly.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Mask, Words
-from training.inputs.columns import (
+from dpserve.accounting.arrays import Floats, Mask, Words
+from dpserve.training.inputs.columns import (
     BOOLEANS,
     DATETIME,
     GROUPED,

@@ -1,4 +1,5 @@
-"""Sums over records on the workers of a Ray cluster: `training.inputs.sums` says why the bits are those of one machine.
+"""Sums over records on the workers of a Ray cluster: `dpserve.training.inputs.sums` says why the bits are those of one
+machine.
 
 Each worker reads some of the table's files and keeps their records. The driver sees what their owner's lineage keeps
 of them, a digest of each, and sums. It draws all randomness and writes the bundle. A worker that is lost ends the
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import DataError, TrainingError, extra
-from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
-from training.inputs.sums import ONE_THREAD, OnCount, Shard, Sums, Term, of_rows, share_room
+from dpserve.training.errors import DataError, TrainingError, extra
+from dpserve.training.inputs.records import Declaration, Digests, NoRecords, Records, Units
+from dpserve.training.inputs.sums import ONE_THREAD, OnCount, Shard, Sums, Term, of_rows, share_room
 
 Reader = Callable[[str], Records]
 """Reads one file."""
@@ -24,7 +25,7 @@ Reader = Callable[[str], Records]
 
 @dataclass(frozen=True, eq=False)
 class RemoteRecords:
-    """Records as training sees them. They are elsewhere: see `training.inputs.records.Records`."""
+    """Records as training sees them. They are elsewhere: see `dpserve.training.inputs.records.Records`."""
 
     declaration: Declaration
     sums: Sums

@@ -6,16 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from accounting.messages import OptionName
-from training.errors import WrongOption
-from training.inputs.blocks import BlockDeclaration
-from training.inputs.columns import Columns, Missing, encodings_among
-from training.inputs.declared import Bounds
-from training.inputs.digits import load_digits
-from training.inputs.lineage import DIGITS
-from training.inputs.npz_file import read_npz
-from training.inputs.records import OnRows, Records
-from training.inputs.schema import Schema, Unlabelled, is_encoding, schema_of
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import WrongOption
+from dpserve.training.inputs.blocks import BlockDeclaration
+from dpserve.training.inputs.columns import Columns, Missing, encodings_among
+from dpserve.training.inputs.declared import Bounds
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.lineage import DIGITS
+from dpserve.training.inputs.npz_file import read_npz
+from dpserve.training.inputs.records import OnRows, Records
+from dpserve.training.inputs.schema import Schema, Unlabelled, is_encoding, schema_of
 
 LOCAL = "local"
 """The engine that has the records here."""
@@ -55,7 +55,8 @@ class RowsForm:
         blocks: BlockDeclaration | None = None,
         progress: OnRows = lambda _, __: None,
     ) -> Records:
-        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.inputs.tables.open_table`).
+        """Read the rows. source: 'digits', a path ending in .npz, or a table
+        (`dpserve.training.inputs.tables.open_table`).
 
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: as
         `parse_bounds` takes them. schema: of a table, in place of these three. unit: a table's column of units. engine:
@@ -77,7 +78,7 @@ class RowsForm:
                 raise WrongOption("schema", "does not go with an .npz file, which has no columns with names")
             return _in_blocks(read_npz(Path(source), where=self.where, **declared), blocks)
         # Only who reads a table should wait for Arrow.
-        from training.inputs.table_records import read_numbers, read_with_schema
+        from dpserve.training.inputs.table_records import read_numbers, read_with_schema
 
         shared: dict[str, Any] = {"label": self.label, "ignore": self.ignore, "unit": unit, "missing": missing}
         shared |= {"id_column": self.id, "encoding": self.encoding, "sheet": self.sheet, "unlabelled": self.unlabelled}
@@ -88,8 +89,8 @@ class RowsForm:
             reader = partial(read_numbers, **shared, **declared, decimal=self.decimal or ".")
         if engine == LOCAL:
             return _in_blocks(reader(source, blocks=blocks, progress=progress), blocks)
-        from training.inputs.ray_sums import read_on_ray
-        from training.inputs.tables import files_of
+        from dpserve.training.inputs.ray_sums import read_on_ray
+        from dpserve.training.inputs.tables import files_of
 
         # What trains on sums takes these records for others, and no other kind is trained on Ray.
         return cast(Records, read_on_ray(engine, files_of(source), reader, progress))

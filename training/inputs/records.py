@@ -12,11 +12,11 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats, Mask
-from accounting.messages import OptionName, Wording, message
-from training.errors import DataError
-from training.inputs.columns import BOOLEANS, Columns
-from training.inputs.sums import Sums, of_rows
+from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.messages import OptionName, Wording, message
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import BOOLEANS, Columns
+from dpserve.training.inputs.sums import Sums, of_rows
 
 OnRows = Callable[[int, float], None]
 """Takes how many records have been read, and which share of all that is, as far as is known."""
@@ -41,11 +41,13 @@ class Declaration:
     upper: tuple[float, ...]
     classes: tuple[str, ...]
     columns: Columns = ()
-    """The columns that the features encode, where features are no columns themselves: see `training.inputs.columns`."""
+    """The columns that the features encode, where features are no columns themselves: see
+    `dpserve.training.inputs.columns`."""
     clips: bool = False
     """Whether values beyond the bounds are drawn back to them, instead of refused."""
     blocks: tuple[str, ...] = ()
-    """The blocks that the records are in, in order; none where the lineage has none (`training.inputs.blocks`)."""
+    """The blocks that the records are in, in order; none where the lineage has none
+    (`dpserve.training.inputs.blocks`)."""
     block_budget: str = ""
     """The budget with which each of them opens, as its owner writes it."""
 

@@ -8,7 +8,7 @@ a CSV file, as a Data Resource has it. Four properties of a field are this proje
 `unknownLevels` ("refuse" or "coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and
 `text` with `buckets`, `of` ("words" or "characters") and `lengths`, or with `encoder`, a folder beside the schema, and
 perhaps `sha256`. What each type becomes is in
-`training.inputs.columns`.
+`dpserve.training.inputs.columns`.
 
 A schema is public. It goes into the certificate, so nothing in it may be read off the private records.
 """
@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from accounting.messages import OptionName, Wording, joined, message
-from training.errors import DataError, TrainingError
-from training.inputs.columns import (
+from dpserve.accounting.messages import OptionName, Wording, joined, message
+from dpserve.training.errors import DataError, TrainingError
+from dpserve.training.inputs.columns import (
     BooleanColumn,
     Column,
     Columns,
@@ -35,8 +35,8 @@ from training.inputs.columns import (
     TimeColumn,
     coordinates_of,
 )
-from training.inputs.records import Declaration
-from training.inputs.text_encoder import read_text_encoder
+from dpserve.training.inputs.records import Declaration
+from dpserve.training.inputs.text_encoder import read_text_encoder
 
 Unlabelled = Literal["refuse", "leave-out"]
 """The treatment of records without a label."""

@@ -1,8 +1,9 @@
 """Sums over private records, which are all that training needs of them, wherever the records are.
 
 Class sums, the gradient of an objective, and a step of DP-SGD are each a sum of a function over the records. `Sums`
-takes such a function and returns the total; `LocalSums` has the records here, `training.inputs.ray_sums.RaySums` on the
-workers of a cluster. Randomness is no part of it: sampling and noise are drawn by the caller, once.
+takes such a function and returns the total; `LocalSums` has the records here,
+`dpserve.training.inputs.ray_sums.RaySums` on the workers of a cluster. Randomness is no part of it: sampling and noise
+are drawn by the caller, once.
 
 The same bits from both.
 1. Shards do not depend on who holds them: each file of a table by itself is cut into shards of SHARD records.
@@ -28,8 +29,8 @@ import numpy as np
 import scipy
 from threadpoolctl import ThreadpoolController
 
-from accounting.arrays import Floats, Integers, Mask
-from training.errors import TrainingError
+from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.training.errors import TrainingError
 
 MOST_RECORDS = 2**24
 """Largest number of records for which releases of sums are exact, or rounded as little as their proofs say."""

@@ -10,10 +10,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.messages import Message, OptionName, Wording, joined, message
-from training.errors import DataError
-from training.inputs.blocks import NOT_DECLARED, BlockDeclaration
-from training.inputs.columns import (
+from dpserve.accounting.messages import Message, OptionName, Wording, joined, message
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.blocks import NOT_DECLARED, BlockDeclaration
+from dpserve.training.inputs.columns import (
     MISSING_TEXTS,
     Column,
     Columns,
@@ -25,11 +25,11 @@ from training.inputs.columns import (
     coordinates_of,
     with_missing,
 )
-from training.inputs.declared import Bounds, parse_bounds
-from training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
-from training.inputs.records import Declaration, Digests, NoRecords, OnRows, Records, Units
-from training.inputs.schema import LabelColumn, Schema, Unlabelled
-from training.inputs.tables import Batch, Table, open_table
+from dpserve.training.inputs.declared import Bounds, parse_bounds
+from dpserve.training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
+from dpserve.training.inputs.records import Declaration, Digests, NoRecords, OnRows, Records, Units
+from dpserve.training.inputs.schema import LabelColumn, Schema, Unlabelled
+from dpserve.training.inputs.tables import Batch, Table, open_table
 
 _MOST_SHOWN = 8
 _FEWEST_KEPT = 2**12
@@ -92,8 +92,9 @@ def read_with_schema(
     """Read a table (`open_table`) whose columns a schema describes.
 
     label: the field of classes. ignore: columns to leave out, and those of the schema too. missing: what missing values
-    become, where the schema says otherwise, as `training.inputs.columns.with_missing` takes it. clip: draw numbers and
-    times back to their bounds instead of refusing them. unit: the column that names each record's privacy unit;
+    become, where the schema says otherwise, as `dpserve.training.inputs.columns.with_missing` takes it. clip: draw
+    numbers and times back to their bounds instead of refusing them. unit: the column that names each record's privacy
+    unit;
     id_column: the one with a key of each record, or of its person. These are no features, as the column that names
     blocks is none. encoding, sheet: as for
     `open_table`; the schema's encoding by default. unlabelled: whether records without a label are refused or left out.

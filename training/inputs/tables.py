@@ -24,9 +24,9 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 
-from accounting.messages import OptionName
-from training.errors import DataError, extra
-from training.inputs.columns import DELIMITERS, NUMBER
+from dpserve.accounting.messages import OptionName
+from dpserve.training.errors import DataError, extra
+from dpserve.training.inputs.columns import DELIMITERS, NUMBER
 
 LONGEST_LINE = 2**22
 """Bytes of a record in a CSV file, about: also what is read at once, which a processor's cache should hold."""

@@ -29,10 +29,10 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from accounting.arrays import Floats
-from training.errors import BundleError, DataError, extra
-from training.onnx_runtime import first_line, open_session
-from training.regular_files import read_regular, sha256_of
+from dpserve.accounting.arrays import Floats
+from dpserve.training.errors import BundleError, DataError, extra
+from dpserve.training.onnx_runtime import first_line, open_session
+from dpserve.training.regular_files import read_regular, sha256_of
 
 MODEL_FILE, TOKENIZER_FILE = "text-encoder.onnx", "text-encoder-tokenizer.json"
 """In a bundle."""

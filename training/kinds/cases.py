@@ -7,17 +7,21 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from accounting.arrays import Floats, Labels
-from mechanisms.answer_noise import AnyNoise, Uncertainty
-from training.exact.quantised import norms, quantised
-from training.features import rules
-from training.features.hog import Shape
-from training.features.maps import NORM_BOUND, FeatureMap
-from training.features.rules import Features
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
-from training.fitting.solver import minimise
-from training.inputs.records import Declaration, Records
+from dpserve.accounting.arrays import Floats, Labels
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
+from dpserve.training.exact.quantised import norms, quantised
+from dpserve.training.features import rules
+from dpserve.training.features.hog import Shape
+from dpserve.training.features.maps import NORM_BOUND, FeatureMap
+from dpserve.training.features.rules import Features
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.sensitivity import (
+    logit_sensitivity_per_norm,
+    quantised_weight_sensitivity,
+    weight_sensitivity,
+)
+from dpserve.training.fitting.solver import minimise
+from dpserve.training.inputs.records import Declaration, Records
 
 MOST_ASKED = 10_000
 """Rows that are held out and asked about: an accuracy on them is within 0.01 of that on all."""

@@ -1,12 +1,12 @@
 """Figures of a certificate, in words: what `Kind.figures` of several kinds have in common."""
 
-from accounting.losses import Cost
-from accounting.picorho import to_rho
-from training.bundles.certificate import Convexified, ProvenCertificate
-from training.features.maps import Bins, Encoder, Quantiles
-from training.inputs.columns import encodings_among
-from training.kinds.outputs import Outputs
-from training.pay_once.certificate import ReleaseCertificate
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.picorho import to_rho
+from dpserve.training.bundles.certificate import Convexified, ProvenCertificate
+from dpserve.training.features.maps import Bins, Encoder, Quantiles
+from dpserve.training.inputs.columns import encodings_among
+from dpserve.training.kinds.outputs import Outputs
+from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 Figures = list[tuple[str, str]]
 """The name and the value of each figure."""

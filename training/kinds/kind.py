@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from accounting.losses import Cost
-from mechanisms.mechanism import Mechanism
-from mechanisms.randomness import Randomness
-from training.errors import NotExportable, TrainingError
-from training.features.maps import FeatureMap
-from training.kinds.figures import Figures, pay_once_figures
-from training.kinds.likeness import Likeness
-from training.kinds.options import OptionField, Options, fields_of
-from training.kinds.outputs import Outputs
-from training.kinds.planned import Plan, PlannedOption
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.errors import NotExportable, TrainingError
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.kinds.figures import Figures, pay_once_figures
+from dpserve.training.kinds.likeness import Likeness
+from dpserve.training.kinds.options import OptionField, Options, fields_of
+from dpserve.training.kinds.outputs import Outputs
+from dpserve.training.kinds.planned import Plan, PlannedOption
 
 if TYPE_CHECKING:
-    from training.inputs.records import Declaration, Records
-    from training.pay_once.classifier import Classifier
-    from training.pay_once.model import ReleasedModel
+    from dpserve.training.inputs.records import Declaration, Records
+    from dpserve.training.pay_once.classifier import Classifier
+    from dpserve.training.pay_once.model import ReleasedModel
 
 Ability = Literal["units", "ray", "encoder", "budget", "export", "intervals", "evaluation", "audit", "sets", "canaries"]
 """Abilities that a kind may lack.
@@ -224,7 +224,8 @@ class Kind(ABC):
 
 
 class MeteredKind(Kind):
-    """A kind each of whose answers gets noise and is paid for: its models are `training.exact.questions.MeteredModel`s.
+    """A kind each of whose answers gets noise and is paid for: its models are
+    `dpserve.training.exact.questions.MeteredModel`s.
 
     Its exact weights are private, so that nothing of them leaves, and nothing is told of them.
     """
@@ -239,10 +240,10 @@ class MeteredKind(Kind):
 
 
 class PayOnceKind(Kind):
-    """A kind that is private itself and paid for once: its models are `training.pay_once.model.ReleasedModel`s.
+    """A kind that is private itself and paid for once: its models are `dpserve.training.pay_once.model.ReleasedModel`s.
 
-    Its certificate extends `training.pay_once.certificate.ReleaseCertificate`, with the kind's name as `release`.
-    """
+    Its certificate extends `dpserve.training.pay_once.certificate.ReleaseCertificate`, with the kind's name as
+    `release`."""
 
     answers = "once"
     lacks: ClassVar[Mapping[Ability, str]] = {"audit": NO_NOISE_TO_AUDIT}

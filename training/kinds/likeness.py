@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounting.losses import Cost
-from training.fitting.sensitivity import Convexity
+from dpserve.accounting.losses import Cost
+from dpserve.training.fitting.sensitivity import Convexity
 
 
 @dataclass(frozen=True)

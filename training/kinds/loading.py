@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from training.bundles.sealing import kind_of
-from training.devices import NUMPY, ROWS_TRIED, Arithmetic, arithmetic_on
-from training.errors import BundleError, TrainingError
-from training.features.maps import Encoder
-from training.kinds.registry import all_kinds, pay_once
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.training.bundles.sealing import kind_of
+from dpserve.training.devices import NUMPY, ROWS_TRIED, Arithmetic, arithmetic_on
+from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.features.maps import Encoder
+from dpserve.training.kinds.registry import all_kinds, pay_once
 
 
 def load_model(folder: Path, device: str | None = None) -> Any:
-    """Read and verify a bundle of any kind; `training.kinds.registry.kind_of` says of which it is.
+    """Read and verify a bundle of any kind; `dpserve.training.kinds.registry.kind_of` says of which it is.
 
     device: "cpu" (the default) or "cuda". An encoder computes there; of a model without one the exact products do
-    (`training.devices`). Raises BundleError saying what is missing, damaged or different, and TrainingError for a
-    device that is not there, or gives other answers.
+    (`dpserve.training.devices`). Raises BundleError saying what is missing, damaged or different, and TrainingError for
+    a device that is not there, or gives other answers.
     """
     name = kind_of(folder)
     if name not in all_kinds():
@@ -43,7 +43,7 @@ def computed_by(model: Any, arithmetic: Arithmetic) -> Any:
     """Return the model with products that this arithmetic computes, once its answers were found to be the model's own.
 
     Made-up rows within the declared bounds are answered by both, one and several at a time, without noise. Raises
-    TrainingError where a bit differs, which `training.devices` proves that none does.
+    TrainingError where a bit differs, which `dpserve.training.devices` proves that none does.
     """
     if not hasattr(model, "arithmetic"):
         raise TrainingError(

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
-from accounting.messages import Wording
-from training.errors import TrainingError, WrongOption, WrongValue
+from dpserve.accounting.messages import Wording
+from dpserve.training.errors import TrainingError, WrongOption, WrongValue
 
 NEEDED = dataclasses.MISSING
 """The default of a field that has none."""

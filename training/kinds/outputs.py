@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The planner's view of a kind: options to train it with, each tried as an owner's command would run it.
 
 To try one is to run the trainer and the mechanism, its noise from the same tables, with the public rules of
-`training.features.rules` and seeded randomness in place of the system's.
+`dpserve.training.features.rules` and seeded randomness in place of the system's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from accounting.arrays import Floats
-from mechanisms.seeded import SeededRandomness
-from training.features.maps import FeatureMap, Quantiles
-from training.features.quantiles import price_of_counts
-from training.features.rules import Features, Modality
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.features.maps import FeatureMap, Quantiles
+from dpserve.training.features.quantiles import price_of_counts
+from dpserve.training.features.rules import Features, Modality
 
 if TYPE_CHECKING:
-    from mechanisms.answer_noise import AnyNoise
-    from training.kinds.cases import Case, Heads, Quality
+    from dpserve.mechanisms.answer_noise import AnyNoise
+    from dpserve.training.kinds.cases import Case, Heads, Quality
 
 UNLIMITED = "unlimited"
 
@@ -42,7 +42,7 @@ class Trial:
 
     def bought(self, features: Features) -> tuple[FeatureMap, int]:
         """Return the map of an option, its quantiles bought if it has such, and what is left of the budget."""
-        from training.fitting.histograms import cut_at_quantiles
+        from dpserve.training.fitting.histograms import cut_at_quantiles
 
         chosen = self.heads.feature_map(features)
         if features != "quantiles" or not isinstance(chosen, Quantiles) or not chosen.counted:
@@ -53,9 +53,9 @@ class Trial:
 
     def paid_once(self, probabilities: Floats, noise: "AnyNoise | None" = None) -> Qualities:
         """Return the quality of a pay-once model's answers (m, C), with the size that prediction sets would have."""
-        from mechanisms.gaussian_vector import mu_for
-        from training.kinds.cases import SETS_COVERAGE
-        from training.pay_once.prediction_sets import expected_share, mean_size
+        from dpserve.mechanisms.gaussian_vector import mu_for
+        from dpserve.training.kinds.cases import SETS_COVERAGE
+        from dpserve.training.pay_once.prediction_sets import expected_share, mean_size
 
         share = expected_share(len(self.case.y), mu_for(self.whole), SETS_COVERAGE)
         size = mean_size(probabilities, self.case.answers, share)

@@ -13,14 +13,14 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, cast
 
-from accounting.messages import Message, OptionName, Wording, joined
-from training.bundles.certificate import ModelCertificate, ProvenCertificate
-from training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
-from training.errors import TrainingError, WrongOption
-from training.kinds.kind import Job, Kind
-from training.kinds.options import OptionField
-from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel
+from dpserve.accounting.messages import Message, OptionName, Wording, joined
+from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
+from dpserve.training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
+from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.kinds.kind import Job, Kind
+from dpserve.training.kinds.options import OptionField
+from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.model import ReleasedModel
 
 ENTRY_POINTS = "dpserve.kinds"
 """The entry points that bring other people's kinds."""
@@ -40,7 +40,7 @@ def register(kind: Kind) -> None:
 @functools.cache
 def _register_all() -> None:
     for folder in _FOLDERS:
-        register(import_module(f"training.kinds.{folder}.kind").KIND)
+        register(import_module(f"dpserve.training.kinds.{folder}.kind").KIND)
     for point in entry_points(group=ENTRY_POINTS):
         kind = point.load()
         if not isinstance(kind, Kind):

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from accounting.messages import OptionName
-from accounting.picorho import to_rho
-from mechanisms.gaussian_vector import whole_picorho
-from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
-from training.kinds.options import Declared
-from training.pay_once.canaries import LEAST as LEAST_CANARIES
-from training.pay_once.canaries import MOST as MOST_CANARIES
+from dpserve.accounting.messages import OptionName
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
+from dpserve.training.kinds.options import Declared
+from dpserve.training.pay_once.canaries import LEAST as LEAST_CANARIES
+from dpserve.training.pay_once.canaries import MOST as MOST_CANARIES
 
 PRICE_FORM = "rho:R, noise-multiplier:M or epsilon:E@DELTA"
 

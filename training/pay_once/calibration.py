@@ -19,7 +19,7 @@ before, in whole steps of 2^-28, so that sums of at most MOST_RECORDS terms are 
 the same bits. COUNTS_PART^2 + ROUNDS ROUND_PART^2 <= 1: one record more or less moves all parts together by at most 1,
 and `GaussianVector.release_part` says why parts that are chosen by the ones before cost no more than one vector.
 Of a privacy unit each record's parts are multiplied by its weight and rounded towards zero, and weights add up to at
-most 1 (`training.inputs.records.Units`): all records of a unit together move all parts by at most 1, too. The
+most 1 (`dpserve.training.inputs.records.Units`): all records of a unit together move all parts by at most 1, too. The
 model's weights were released before; that release and this one compose adaptively, and add the squares of their mus
 (Dong, Roth and Su 2022, Corollary 3.3).
 
@@ -42,12 +42,12 @@ from typing import Self
 
 import numpy as np
 
-from accounting.arrays import Floats, Integers
-from accounting.losses import GaussianLoss
-from mechanisms import elementary
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
-from mechanisms.randomness import Randomness
-from training.inputs.sums import Rows, Shard, Sums, check_count
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.losses import GaussianLoss
+from dpserve.mechanisms import elementary
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.inputs.sums import Rows, Shard, Sums, check_count
 
 SHARE = Fraction(3, 100)
 """The share of a model's price that buys its calibration, or the least that a release may cost if that is more."""

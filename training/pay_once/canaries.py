@@ -7,8 +7,8 @@ What was released at its coordinates lies in the bundle, with the coins.
 Real records are promised what they were. Let neighbours differ by a real record, or a unit. Its terms have nothing at
 the canaries' coordinates, and nothing that is computed at these enters the model: so the two runs release vectors that
 differ, if at all, at the model's coordinates alone, and those have the law that they have without canaries
-(`GaussianVector.release_beside`, `training.kinds.dpsgd.step`). What is released beside them is a function of public
-numbers, coins and noise of its own, the same in both runs: whoever sees it too sees post-processing.
+(`GaussianVector.release_beside`, `dpserve.training.kinds.dpsgd.step`). What is released beside them is a function of
+public numbers, coins and noise of its own, the same in both runs: whoever sees it too sees post-processing.
 
 So everything here can be published. What the coordinates hold is noise that no record moved, the coins are of records
 of nobody, and the bounds, and whether training fails, are computed of these and of public numbers. Publishing it
@@ -27,10 +27,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting.arrays import Floats, Integers, Mask
-from mechanisms.randomness import Randomness
-from training.errors import BundleError
-from training.inputs.sums import LocalSums, Rows, of_rows
+from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.errors import BundleError
+from dpserve.training.inputs.sums import LocalSums, Rows, of_rows
 
 LEAST, MOST = 64, 10_000
 """Fewer canaries show next to nothing."""
@@ -55,7 +55,7 @@ class Canaries(BaseModel):
     commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the coins and of a random number that lies with them."""
     estimator: Literal["difference of mean scores, by a noncentral t"] = ESTIMATOR
-    """`accounting.one_run.mu_of_means`."""
+    """`dpserve.accounting.one_run.mu_of_means`."""
     confidence: float = Field(default=CONFIDENCE, ge=CONFIDENCE, le=CONFIDENCE)
     delta: float = Field(default=DELTA, ge=DELTA, le=DELTA)
     """The delta of every epsilon here."""
@@ -66,7 +66,8 @@ class Canaries(BaseModel):
     lower_bound_mu: float = Field(default=0.0, ge=0)
     lower_bound_epsilon: float = Field(default=0.0, ge=0)
     guesses_lower_bound_epsilon: float = Field(default=0.0, ge=0)
-    """The bound that assumes nothing of the noise: `accounting.one_run.mu_of_guesses`, at the same confidence."""
+    """The bound that assumes nothing of the noise: `dpserve.accounting.one_run.mu_of_guesses`, at the same
+    confidence."""
 
     @property
     def summary(self) -> str:
@@ -91,8 +92,8 @@ class CanaryPart:
     the noise on a number, all steps together. step: of the grid that each number lies on. steps, rate: how often and
     with what probability an included canary joins. slack: how far all numbers may be from what is said, in L2, but for
     rounding. draws: how many numbers that were rounded to the grid each number is the sum of. coin: the probability, of
-    a canary, with which the part is not mu-GDP (`accounting.losses.ApproximateGaussianLoss`). distance: of a number's
-    noise, before it is rounded, from a normal law, in total variation.
+    a canary, with which the part is not mu-GDP (`dpserve.accounting.losses.ApproximateGaussianLoss`). distance: of a
+    number's noise, before it is rounded, from a normal law, in total variation.
     """
 
     name: str

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from accounting import conversions, one_run
-from accounting.arrays import Floats, Integers, Mask
-from accounting.losses import Cost, composition_of, without_coins
-from training.errors import BundleError, ClaimRefuted
-from training.pay_once.canaries import CONFIDENCE, DELTA, Canaries, CanaryPart, CanaryRun
+from dpserve.accounting import conversions, one_run
+from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.losses import Cost, composition_of, without_coins
+from dpserve.training.errors import BundleError, ClaimRefuted
+from dpserve.training.pay_once.canaries import CONFIDENCE, DELTA, Canaries, CanaryPart, CanaryRun
 
 DOUBT = 1e-9
 """The probability with which a sound run is convicted, over all tests together, at most, beside its `slack`."""

@@ -16,11 +16,11 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from accounting import sampling_error
-from accounting.arrays import Floats
-from accounting.losses import Cost
-from mechanisms.gaussian_vector import GaussianVector
-from training.bundles.certificate import (
+from dpserve.accounting import sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.training.bundles.certificate import (
     FLOATING_POINT,
     NO_OTHER_FIGURE,
     ONE_BY_ONE,
@@ -31,13 +31,13 @@ from training.bundles.certificate import (
     Declared,
     ProvenCertificate,
 )
-from training.errors import BundleError
-from training.features.maps import HeadFeatureMap
-from training.fields import Several
-from training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, read_run
-from training.pay_once.canary_verdict import check_again, judged, refuse_refuted
-from training.pay_once.prediction_sets import ASSUMPTIONS as SETS_ASSUMPTIONS
-from training.pay_once.prediction_sets import PredictionSets
+from dpserve.training.errors import BundleError
+from dpserve.training.features.maps import HeadFeatureMap
+from dpserve.training.fields import Several
+from dpserve.training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, read_run
+from dpserve.training.pay_once.canary_verdict import check_again, judged, refuse_refuted
+from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS as SETS_ASSUMPTIONS
+from dpserve.training.pay_once.prediction_sets import PredictionSets
 
 COMMON_ASSUMPTIONS = (
     ONE_RECORD,
@@ -76,7 +76,7 @@ CHOSEN_ASSUMPTIONS = (
 
 
 class ChosenAmong(BaseModel):
-    """The choice of a model among several of one kind, all of them paid for (`training.choosing`)."""
+    """The choice of a model among several of one kind, all of them paid for (`dpserve.training.choosing`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -124,10 +124,10 @@ class ChosenAmong(BaseModel):
 
         It validates. The records that train are the same, and so is the law of the models. Given these, its term in
         each of the k scores is 1 or -1, a function of this record and a model alone, bit for bit, and no other term
-        changes. In whole steps of 2^-28, sums of at most MOST_RECORDS (`training.inputs.sums`) terms are exact: the
-        scores move by at most sqrt(k) in L2, and their release is scores_mu-GDP (`GaussianVector`). The choice follows
-        from it. scores_mu^2 is at most the sum of the squares of the mus in `costs`, and the trade-off function of
-        mu-GDP falls with mu; coins only lower it.
+        changes. In whole steps of 2^-28, sums of at most MOST_RECORDS (`dpserve.training.inputs.sums`) terms are exact:
+        the scores move by at most sqrt(k) in L2, and their release is scores_mu-GDP (`GaussianVector`). The choice
+        follows from it. scores_mu^2 is at most the sum of the squares of the mus in `costs`, and the trade-off function
+        of mu-GDP falls with mu; coins only lower it.
 
         One of the two happens, whatever the key, and also to whoever knows it: the cost is the larger of the two, that
         of training. It composes with other releases of the lineage as that does, since to one record each choice is
@@ -135,10 +135,10 @@ class ChosenAmong(BaseModel):
 
         Units: neighbours differ by all records of one unit, the hash is of its name, and all of them are in one part.
         Each one's terms are multiplied by its weight and rounded towards zero, and weights add up to at most 1
-        (`training.inputs.records.Units`): a unit's term in a score is at most 1.
+        (`dpserve.training.inputs.records.Units`): a unit's term in a score is at most 1.
 
-        `accounting.sampling_error` counts the draws of one of the two, too. The others are draws from the same law on
-        both sides, sampler and all, given what came before.
+        `dpserve.accounting.sampling_error` counts the draws of one of the two, too. The others are draws from the same
+        law on both sides, sampler and all, given what came before.
 
         Raises ValueError for numbers that are not so.
         """
@@ -175,7 +175,7 @@ class ReleaseCertificate(ProvenCertificate):
     format_version: Literal[3] = 3
     """2 had no calibration."""
     release: str
-    """Its kind: a Literal in each subclass, by which `training.kinds.loading` finds the loader."""
+    """Its kind: a Literal in each subclass, by which `dpserve.training.kinds.loading` finds the loader."""
     binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")
     """256 random bits that never leave the owner: see `drawn`. Private."""
     feature_map: HeadFeatureMap
@@ -284,8 +284,8 @@ class ReleaseCertificate(ProvenCertificate):
         """Return the cost of the features, and of what was trained on them: one after the other.
 
         Adaptive composition: what was released for the features, by itself private, is a public number for all that
-        follows (`training.features.quantiles.QuantileRelease.cost`). With a choice, of all its candidates: these have
-        the same features, or each its own, which are then part of what each costs.
+        follows (`dpserve.training.features.quantiles.QuantileRelease.cost`). With a choice, of all its candidates:
+        these have the same features, or each its own, which are then part of what each costs.
         """
         if (among := self.chosen_among) is None:
             return self._beside(self.derived_cost())

@@ -1,9 +1,9 @@
 """The computation of every pay-once model, as public numbers: the files of an export are made from it.
 
-A row x becomes phi(x) (`training.features.maps`). Some kinds take it around a released centre: phi is scaled to length
-1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense layers
-follow, the calibration being part of the last one, and the softmax of its values. Everything here was released and paid
-for, or is public, so that whoever has paid for it may have it.
+A row x becomes phi(x) (`dpserve.training.features.maps`). Some kinds take it around a released centre: phi is scaled to
+length 1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense
+layers follow, the calibration being part of the last one, and the softmax of its values. Everything here was released
+and paid for, or is public, so that whoever has paid for it may have it.
 """
 
 import json
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
 
-from accounting.arrays import Floats
-from accounting.losses import Cost
-from training.features.maps import HeadFeatureMap
-from training.inputs.columns import Columns, TextColumn
-from training.pay_once.calibration import Calibration, losses
-from training.pay_once.certificate import ReleaseCertificate
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost
+from dpserve.training.features.maps import HeadFeatureMap
+from dpserve.training.inputs.columns import Columns, TextColumn
+from dpserve.training.pay_once.calibration import Calibration, losses
+from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 Activation = Literal["tanh", "relu"]
 

@@ -10,7 +10,7 @@ over the records, coins, training and noise, p being the model's probabilities o
 set {c: p_c >= t_c} holds its class. Without classes apart t is one number, and the first line alone holds.
 
 Proof. Given what was trained, p is a fixed function of a record, and so is the cell of p_Y, from high to low
-probabilities (`training.pay_once.scores`). Fix a class c, or let c stand for any class. For a held-back
+probabilities (`dpserve.training.pay_once.scores`). Fix a class c, or let c stand for any class. For a held-back
 record k let W_k(b) be 1 if it is of class c and its cell is at most b, and K_k = W_k(last). Where a unit's records
 count together, W_k(b) and K_k are sums of the unit's records with weights that add up to 1, units are exchangeable, and
 the one more record is a record of one more unit, drawn by these weights. Let F and K be the sums over the n that are
@@ -39,9 +39,9 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from accounting.arrays import Floats
-from mechanisms.prefix_sums import PrefixSums
-from training.pay_once.scores import CELLS, least_in
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.prefix_sums import PrefixSums
+from dpserve.training.pay_once.scores import CELLS, least_in
 
 LEAST_COVERAGE, MOST_COVERAGE, PER_MILLE = 0.5, 0.999, 1000
 """The coverages that can be asked for, which are rounded up to whole thousandths."""

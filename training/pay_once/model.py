@@ -9,12 +9,12 @@ from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from accounting.arrays import Floats
-from mechanisms.answer_noise import AnyNoise
-from mechanisms.elementary import row_sums
-from training.devices import NUMPY, Arithmetic, Matrix, product
-from training.exact.quantised import norms
-from training.pay_once.certificate import ReleaseCertificate
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.answer_noise import AnyNoise
+from dpserve.mechanisms.elementary import row_sums
+from dpserve.training.devices import NUMPY, Arithmetic, Matrix, product
+from dpserve.training.exact.quantised import norms
+from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 
 @runtime_checkable

@@ -6,14 +6,14 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from accounting.arrays import Floats, Integers, Mask
-from accounting.losses import Cost
-from mechanisms.prefix_sums import WHOLE, PrefixSums
-from mechanisms.randomness import Randomness
-from training.fields import Several
-from training.inputs.records import Units
-from training.pay_once.coverage import asked_of_counts, least_probabilities
-from training.pay_once.scores import CELLS, cells_of
+from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.prefix_sums import WHOLE, PrefixSums
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.fields import Several
+from dpserve.training.inputs.records import Units
+from dpserve.training.pay_once.coverage import asked_of_counts, least_probabilities
+from dpserve.training.pay_once.scores import CELLS, cells_of
 
 By = Literal["all", "class"]
 
@@ -45,7 +45,7 @@ class PredictionSets(BaseModel):
     cells: Literal[322] = 322
     law: Literal["Gaussian on whole steps"] = "Gaussian on whole steps"
     released: Several[Several[float]]
-    """The noisy numbers, (groups, cells): `mechanisms.prefix_sums`."""
+    """The noisy numbers, (groups, cells): `dpserve.mechanisms.prefix_sums`."""
     _least: dict[int, Floats] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")

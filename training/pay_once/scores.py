@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from accounting.arrays import Floats, Integers
-from mechanisms import elementary
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.mechanisms import elementary
 
 _FURTHEST, _PER_UNIT = 10, 16
 

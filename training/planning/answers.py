@@ -11,15 +11,15 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, Field
 
-from accounting import picorho, sampling_error
-from accounting.budgets import Accepts, Budget
-from accounting.currency import EPSILON, RHO, Currency
-from accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost, GaussianLoss
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import Mechanism, Price, at_price
-from mechanisms.selected_neuron import SelectedNeuron
+from dpserve.accounting import picorho, sampling_error
+from dpserve.accounting.budgets import Accepts, Budget
+from dpserve.accounting.currency import EPSILON, RHO, Currency
+from dpserve.accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost, GaussianLoss
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import Mechanism, Price, at_price
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
 
 MECHANISMS = (Gaussian.name, Laplace.name, SelectedNeuron.name, Label.name)
 """The proven ones."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from training.features.rules import Modality
-from training.kinds.kind import Kind
-from training.kinds.planned import PlannedOption
-from training.kinds.registry import all_kinds, default_kind, kind_named
+from dpserve.training.features.rules import Modality
+from dpserve.training.kinds.kind import Kind
+from dpserve.training.kinds.planned import PlannedOption
+from dpserve.training.kinds.registry import all_kinds, default_kind, kind_named
 
 DELTA = 1e-5
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from training.kinds.cases import Quality
-from training.planning.options import option_named
+from dpserve.training.kinds.cases import Quality
+from dpserve.training.planning.options import option_named
 
 HELD_OUT = 5
 """A simulation asks about one of so many rows, and trains on the others."""

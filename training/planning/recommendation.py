@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from accounting import picorho, sampling_error
-from accounting.messages import Message, OptionName
-from accounting.picorho import PICORHO_PER_RHO, to_rho
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
-from mechanisms.seeded import derived_seed
-from training.errors import TrainingError
-from training.features import rules
-from training.features.hog import Shape
-from training.features.maps import FeatureMap, Quantiles
-from training.features.quantiles import price_of_counts
-from training.features.rules import Modality
-from training.inputs.records import Declaration, Records
-from training.inputs.sums import MOST_RECORDS, check_count
-from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
-from training.kinds.planned import Plan, PlannedOption, Trial
-from training.planning.options import default_option, kind_of_option, option_named, planned_options
-from training.planning.ranking import HELD_OUT, Ranking
+from dpserve.accounting import picorho, sampling_error
+from dpserve.accounting.messages import Message, OptionName
+from dpserve.accounting.picorho import PICORHO_PER_RHO, to_rho
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.errors import TrainingError
+from dpserve.training.features import rules
+from dpserve.training.features.hog import Shape
+from dpserve.training.features.maps import FeatureMap, Quantiles
+from dpserve.training.features.quantiles import price_of_counts
+from dpserve.training.features.rules import Modality
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.inputs.sums import MOST_RECORDS, check_count
+from dpserve.training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
+from dpserve.training.kinds.planned import Plan, PlannedOption, Trial
+from dpserve.training.planning.options import default_option, kind_of_option, option_named, planned_options
+from dpserve.training.planning.ranking import HELD_OUT, Ranking
 
 MOST_ROWS, MOST_TABLE_ROWS = 20_000, 100_000
 """A simulation takes no more rows, the latter of tables: figures of most options would change by less than their

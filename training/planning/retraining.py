@@ -10,18 +10,18 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE
-from mechanisms.seeded import derived_seed
-from training.errors import TrainingError, WrongOption
-from training.features import rules
-from training.features.hog import Shape
-from training.inputs.records import Declaration, Records
-from training.kinds.cases import Heads
-from training.kinds.planned import UNLIMITED, Trial
-from training.planning import recommendation
-from training.planning.options import option_named
-from training.planning.ranking import HELD_OUT
-from training.planning.recommendation import SEEDS, budget_for, case_of, numbers_to_cut
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE
+from dpserve.mechanisms.seeded import derived_seed
+from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.features import rules
+from dpserve.training.features.hog import Shape
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.cases import Heads
+from dpserve.training.kinds.planned import UNLIMITED, Trial
+from dpserve.training.planning import recommendation
+from dpserve.training.planning.options import option_named
+from dpserve.training.planning.ranking import HELD_OUT
+from dpserve.training.planning.recommendation import SEEDS, budget_for, case_of, numbers_to_cut
 
 PERIODS = {"year": 1, "quarter": 4, "month": 12, "week": 52}
 """The number of blocks of a period in a year."""

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.budgets import Budget
-from accounting.ledger import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import (
     ChargeRequest,
     EmbeddedStore,
     Idempotency,
     Ledger,
     key_digest,
 )
-from accounting.ledger import store as store_module
-from accounting.ledger.embedded import server_binary
-from accounting.ledger.store import FunctionLibrary
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.ledger import store as store_module
+from dpserve.accounting.ledger.embedded import server_binary
+from dpserve.accounting.ledger.store import FunctionLibrary
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 DELTA = 1e-4
 COST = Cost((GaussianLoss(0.5),))

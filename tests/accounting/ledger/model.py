@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from accounting.budgets import currency_of
-from accounting.currency import EPSILON, RHO, Currency
-from accounting.ledger import (
+from dpserve.accounting.budgets import currency_of
+from dpserve.accounting.currency import EPSILON, RHO, Currency
+from dpserve.accounting.ledger import (
     BudgetExhausted,
     ChargeRequest,
     ClientRevoked,
@@ -13,7 +13,7 @@ from accounting.ledger import (
     MechanismNotAccepted,
     UnknownClient,
 )
-from accounting.losses import Cost
+from dpserve.accounting.losses import Cost
 
 
 @dataclass

@@ -14,8 +14,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from accounting.budgets import Budget
-from accounting.ledger import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import (
     ActRefused,
     Charge,
     ChargeRequest,
@@ -26,10 +26,10 @@ from accounting.ledger import (
     LedgerRefusal,
     UnknownClient,
 )
-from accounting.ledger import store as store_module
-from accounting.ledger.verification import verify
-from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
-from accounting.sampling_error import PURE_DELTA
+from dpserve.accounting.ledger import store as store_module
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.sampling_error import PURE_DELTA
 
 from .conftest import asking, budget, dump, faulty_library, new_lineage, open_accounts
 from .model import Model, ModelAccount

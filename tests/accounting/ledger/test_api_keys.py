@@ -5,7 +5,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     SCOPES,
     ActRefused,
     ApiKey,
@@ -21,9 +21,9 @@ from accounting.ledger import (
     expiry,
     key_digest,
 )
-from accounting.ledger.api_keys import KEY
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
+from dpserve.accounting.ledger.api_keys import KEY
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
 
 from .conftest import COST, asking, open_accounts, releases
 

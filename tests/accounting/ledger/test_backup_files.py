@@ -8,13 +8,13 @@ import pyarrow.fs as pa_fs
 import pytest
 import redis
 
-from accounting.ledger import Ledger
-from accounting.ledger.backup_files import BackupFile, write_backup
-from accounting.ledger.backup_streams import identities, read_lines, recipients, writing
-from accounting.ledger.backups import restore
-from accounting.ledger.errors import CannotRecover
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
+from dpserve.accounting.ledger import Ledger
+from dpserve.accounting.ledger.backup_files import BackupFile, write_backup
+from dpserve.accounting.ledger.backup_streams import identities, read_lines, recipients, writing
+from dpserve.accounting.ledger.backups import restore
+from dpserve.accounting.ledger.errors import CannotRecover
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
 
 from .conftest import COST, asking, open_accounts, releases
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting import sampling_error
-from accounting.budgets import Budget
-from accounting.ledger import (
+from dpserve.accounting import sampling_error
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import (
     ActRefused,
     BlocksNotNamed,
     BudgetExhausted,
@@ -23,17 +23,17 @@ from accounting.ledger import (
     MechanismNotAccepted,
     UnknownBlock,
 )
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.errors import CannotRecover
-from accounting.ledger.export import export
-from accounting.ledger.journal import read_journals
-from accounting.ledger.receipts import MOST_BLOCKS, charge_terms
-from accounting.ledger.recovery import DeclaredLoss, reconcile
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from accounting.report import account_report
-from accounting.sampling_error import PURE_DELTA
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.errors import CannotRecover
+from dpserve.accounting.ledger.export import export
+from dpserve.accounting.ledger.journal import read_journals
+from dpserve.accounting.ledger.receipts import MOST_BLOCKS, charge_terms
+from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.report import account_report
+from dpserve.accounting.sampling_error import PURE_DELTA
 
 from .conftest import COST, asking, dump, open_accounts, releases
 

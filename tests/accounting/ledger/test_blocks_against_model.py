@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     ActRefused,
     BlocksNotNamed,
     BudgetExhausted,
@@ -31,9 +31,9 @@ from accounting.ledger import (
     LedgerRefusal,
     UnknownBlock,
 )
-from accounting.ledger import store as store_module
-from accounting.ledger.verification import verify
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.ledger import store as store_module
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 from .conftest import asking, budget, dump, faulty_library, new_lineage, open_accounts
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import ApiKey, Ledger, key_digest
-from accounting.ledger import store as store_module
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.recovery import reconcile
-from accounting.ledger.store import FunctionLibrary
-from accounting.ledger.verification import verify
+from dpserve.accounting.ledger import ApiKey, Ledger, key_digest
+from dpserve.accounting.ledger import store as store_module
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.recovery import reconcile
+from dpserve.accounting.ledger.store import FunctionLibrary
+from dpserve.accounting.ledger.verification import verify
 
 from .conftest import asking, new_lineage, open_accounts, question, releases
 

@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from accounting.ledger import Ledger
-from accounting.ledger.charged_models import charged_models
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.ledger import Ledger
+from dpserve.accounting.ledger.charged_models import charged_models
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 from .conftest import asking, budget, new_lineage, open_accounts
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio.connection import AbstractConnection
 
-from accounting.ledger import Ledger, LedgerUnavailable
+from dpserve.accounting.ledger import Ledger, LedgerUnavailable
 
 from .conftest import ON_EACH_LOOP, asking, new_lineage, open_accounts, releases
 

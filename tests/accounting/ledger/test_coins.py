@@ -4,11 +4,11 @@ import hashlib
 
 import pytest
 
-from accounting.budgets import Budget
-from accounting.ledger import ActRefused, CoinsExhausted, Ledger
-from accounting.ledger.holdings import HoldRequest
-from accounting.ledger.verification import verify
-from accounting.losses import ApproximateGaussianLoss, Cost
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import ActRefused, CoinsExhausted, Ledger
+from dpserve.accounting.ledger.holdings import HoldRequest
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost
 
 from .conftest import open_accounts
 

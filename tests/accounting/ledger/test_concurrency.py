@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting.ledger import BudgetExhausted, Ledger, key_digest
+from dpserve.accounting.ledger import BudgetExhausted, Ledger, key_digest
 
 from .conftest import COST, asking, budget, open_accounts
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import redis
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     BudgetExhausted,
     Charge,
     ClientRevoked,
@@ -18,9 +18,9 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.ledger.store import binary
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys, charge_call
+from dpserve.accounting.ledger.store import binary
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys, charge_call
 
 from .conftest import BINARY, DURABLE, asking, new_lineage, open_accounts, releases, running_server
 

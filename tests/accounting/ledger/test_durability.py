@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, LedgerUnavailable
+from dpserve.accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, LedgerUnavailable
 
 from .conftest import COST, asking, open_accounts, releases
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     Charge,
     EmbeddedStore,
     EmbeddedStoreFailed,
@@ -25,8 +25,8 @@ from accounting.ledger import (
     StoreBehind,
     embedded,
 )
-from accounting.ledger.journal import Journal
-from accounting.ledger.verification import verify
+from dpserve.accounting.ledger.journal import Journal
+from dpserve.accounting.ledger.verification import verify
 
 from .conftest import asking, open_accounts, releases
 
@@ -51,7 +51,7 @@ def _answers(store: EmbeddedStore) -> bool:
 def _killed_user(folder: Path) -> None:
     """Someone opens the store and is killed."""
     code = (
-        "import pathlib, sys, time; from accounting.ledger import EmbeddedStore\n"
+        "import pathlib, sys, time; from dpserve.accounting.ledger import EmbeddedStore\n"
         "EmbeddedStore(pathlib.Path(sys.argv[1])).open(); print('open', flush=True); sys.stdin.read()"
     )
     user = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

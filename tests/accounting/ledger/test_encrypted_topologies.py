@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from accounting.ledger import Ledger, LedgerUnavailable
-from accounting.ledger.store import RIGHTS
+from dpserve.accounting.ledger import Ledger, LedgerUnavailable
+from dpserve.accounting.ledger.store import RIGHTS
 from tests.tls_fronts import Fronts, fronts
 from tests.topologies import Replicated, cluster, encrypted_sentinels
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from accounting.ledger import ApiKey, HoldRequest, Ledger, key_digest
-from accounting.ledger.export import COLUMNS, Format, export
-from accounting.ledger.verification import verify
-from accounting.picorho import to_rho
+from dpserve.accounting.ledger import ApiKey, HoldRequest, Ledger, key_digest
+from dpserve.accounting.ledger.export import COLUMNS, Format, export
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.picorho import to_rho
 
 from .conftest import COST, asking, open_accounts, releases
 

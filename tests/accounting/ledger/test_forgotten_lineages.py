@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     ActRefused,
     Ledger,
     LedgerRefusal,
@@ -18,14 +18,14 @@ from accounting.ledger import (
     WouldBeDone,
     key_digest,
 )
-from accounting.ledger.accounts import NOTHING
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.errors import CannotRecover
-from accounting.ledger.export import export
-from accounting.ledger.journal import is_forgotten, mark_forgotten
-from accounting.ledger.recovery import reconcile
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
+from dpserve.accounting.ledger.accounts import NOTHING
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.errors import CannotRecover
+from dpserve.accounting.ledger.export import export
+from dpserve.accounting.ledger.journal import is_forgotten, mark_forgotten
+from dpserve.accounting.ledger.recovery import reconcile
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
 
 from .conftest import asking, budget, dump, new_lineage, open_accounts, releases
 
@@ -213,7 +213,7 @@ async def test_after_a_crash_it_is_refused_and_can_be_forgotten_again(
             def crash(*_: object) -> None:
                 raise Crash
 
-            monkeypatch.setattr("accounting.ledger.accounts.mark_forgotten", crash)
+            monkeypatch.setattr("dpserve.accounting.ledger.accounts.mark_forgotten", crash)
             with pytest.raises(Crash):
                 await ledger.forget_lineage(lineage, time=1.0)
             monkeypatch.undo()

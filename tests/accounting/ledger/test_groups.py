@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.budgets import Budget
-from accounting.ledger import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import (
     ActRefused,
     BudgetExhausted,
     Charge,
@@ -18,12 +18,12 @@ from accounting.ledger import (
     UnknownGroup,
     key_digest,
 )
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import DeclaredLoss, reconcile
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
-from accounting.losses import Cost, LaplaceLoss
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.journal import read_journals
+from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
+from dpserve.accounting.losses import Cost, LaplaceLoss
 
 from .conftest import BINARY, COST, DELTA, DURABLE, asking, dump, new_lineage, releases, running_server
 

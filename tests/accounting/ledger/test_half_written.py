@@ -6,10 +6,18 @@ from contextlib import suppress
 import pytest
 import redis
 
-from accounting.ledger import ActRefused, Charge, Ledger, LedgerDamaged, LedgerUnavailable, UnknownClient, key_digest
-from accounting.ledger.store import FunctionLibrary, our_library
-from accounting.ledger.verification import verify
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.ledger import (
+    ActRefused,
+    Charge,
+    Ledger,
+    LedgerDamaged,
+    LedgerUnavailable,
+    UnknownClient,
+    key_digest,
+)
+from dpserve.accounting.ledger.store import FunctionLibrary, our_library
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 from .conftest import BINARY, DURABLE, asking, new_lineage, open_accounts, releases, running_server
 
@@ -48,7 +56,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
     first, _, others = ours.source.partition("\n")
     code = others.replace("redis.call(", "counted(")
     library = FunctionLibrary(first + _SPOILT + code)
-    monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)
+    monkeypatch.setattr("dpserve.accounting.ledger.store.our_library", lambda: library)
 
 
 _BATCH = [("ann", "1"), ("bob", "2"), ("ann", "3"), ("bob", "4"), ("ann", "5")]
@@ -73,7 +81,7 @@ async def _half_written(ledger: Ledger, lineage: str, store: "redis.Redis[bytes]
 async def test_whichever_write_of_a_call_is_the_last_nothing_is_given_that_is_not_counted(
     url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accounting.ledger.wire.IDEMPOTENCY_KEYS", 4)
+    monkeypatch.setattr("dpserve.accounting.ledger.wire.IDEMPOTENCY_KEYS", 4)
     blocked = 0
     async with await Ledger.connect(url) as ledger:
         for writes in range(40):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import structs
 
-from accounting.budgets import Budget
-from accounting.ledger import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import (
     ActRefused,
     BudgetExhausted,
     ClientRevoked,
@@ -36,14 +36,14 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.errors import CannotRecover
-from accounting.ledger.journal import read_journals
-from accounting.ledger.receipts import Receipt, charge_terms
-from accounting.ledger.recovery import put_back, reconcile
-from accounting.ledger.values import LedgerRequest, Line
-from accounting.ledger.verification import verify
-from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.errors import CannotRecover
+from dpserve.accounting.ledger.journal import read_journals
+from dpserve.accounting.ledger.receipts import Receipt, charge_terms
+from dpserve.accounting.ledger.recovery import put_back, reconcile
+from dpserve.accounting.ledger.values import LedgerRequest, Line
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
 from .conftest import asking, budget, dump, new_lineage, open_accounts
 

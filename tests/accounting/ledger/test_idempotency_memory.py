@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import Charge, Ledger
-from accounting.ledger.wire import IDEMPOTENCY_KEYS
+from dpserve.accounting.ledger import Charge, Ledger
+from dpserve.accounting.ledger.wire import IDEMPOTENCY_KEYS
 
 from .conftest import asking, open_accounts, releases
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from accounting.ledger import Ledger, LedgerUnavailable
-from accounting.ledger.journal import Journal, read_journals
-from accounting.ledger.verification import verify
+from dpserve.accounting.ledger import Ledger, LedgerUnavailable
+from dpserve.accounting.ledger.journal import Journal, read_journals
+from dpserve.accounting.ledger.verification import verify
 
 from .conftest import asking, open_accounts, releases
 
@@ -36,7 +36,7 @@ def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, whe
 async def test_a_disk_that_fills_up_while_a_new_file_is_begun_loses_no_receipt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 3000)
+    monkeypatch.setattr("dpserve.accounting.ledger.journal.LARGEST_FILE", 3000)
     home = tmp_path / "journals" / "lineage"
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
         await ledger.join("lineage")
@@ -67,7 +67,7 @@ async def test_a_disk_that_fills_up_while_a_new_file_is_begun_loses_no_receipt(
 async def test_a_journal_keeps_the_file_before_the_present_one_and_forgets_older_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 3000)
+    monkeypatch.setattr("dpserve.accounting.ledger.journal.LARGEST_FILE", 3000)
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
         await ledger.join("lineage")
         await open_accounts(ledger, "lineage", releases(100), ann=releases(50))
@@ -117,7 +117,7 @@ def test_a_journal_is_synced_while_no_descriptor_is_left(tmp_path: Path, monkeyp
         real(file)
         synced.set()
 
-    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 300)
+    monkeypatch.setattr("dpserve.accounting.ledger.journal.LARGEST_FILE", 300)
     journal = Journal.open(tmp_path, "lineage")
     monkeypatch.setattr(os, "fdatasync", sync)
     monkeypatch.setattr(os, "dup", no_more)

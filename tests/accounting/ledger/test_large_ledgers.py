@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from accounting.ledger import Ledger, LedgerUnavailable
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.receipts import charge_terms
-from accounting.ledger.values import LedgerRequest, Line
-from accounting.ledger.verification import all_receipts, verify
-from accounting.ledger.wire import LineageKeys
+from dpserve.accounting.ledger import Ledger, LedgerUnavailable
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.receipts import charge_terms
+from dpserve.accounting.ledger.values import LedgerRequest, Line
+from dpserve.accounting.ledger.verification import all_receipts, verify
+from dpserve.accounting.ledger.wire import LineageKeys
 
 from .conftest import COST, open_accounts, releases
 
@@ -77,7 +77,7 @@ async def test_memory_does_not_grow_with_the_receipts(tmp_path: Path, monkeypatc
         ("backups._MOST_WAITING", 100),
         ("questions._AT_ONCE", 100),
     ):
-        monkeypatch.setattr(f"accounting.ledger.{name}", size)
+        monkeypatch.setattr(f"dpserve.accounting.ledger.{name}", size)
     fewer = await _most_bytes(tmp_path / "fewer", 1_200)
     more = await _most_bytes(tmp_path / "more", 3_200)
     assert more < fewer + 550_000

@@ -6,9 +6,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from accounting.budgets import Budget
-from accounting.currency import RHO
-from accounting.ledger import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.currency import RHO
+from dpserve.accounting.ledger import (
     ActRefused,
     Balance,
     BudgetExhausted,
@@ -23,11 +23,11 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.ledger.receipts import Numbers
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from accounting.picorho import LARGEST
+from dpserve.accounting.ledger.receipts import Numbers
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.picorho import LARGEST
 
 from .conftest import COST, asking, budget, dump, open_accounts, question, releases
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from accounting.ledger import Ledger, LedgerUnavailable
+from dpserve.accounting.ledger import Ledger, LedgerUnavailable
 from tests.certificates import write_certificate
 
 from .conftest import ON_EACH_LOOP, asking, new_lineage, open_accounts, releases

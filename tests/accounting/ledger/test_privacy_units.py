@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import Ledger, LedgerDamaged, OtherUnit, UnitLost, UnknownLineage
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.errors import CannotRecover
-from accounting.ledger.export import export
-from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import reconcile
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
+from dpserve.accounting.ledger import Ledger, LedgerDamaged, OtherUnit, UnitLost, UnknownLineage
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.errors import CannotRecover
+from dpserve.accounting.ledger.export import export
+from dpserve.accounting.ledger.journal import read_journals
+from dpserve.accounting.ledger.recovery import reconcile
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
 
 from .conftest import asking, open_accounts, releases
 

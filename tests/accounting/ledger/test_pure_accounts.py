@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.budgets import Accepts, Budget
-from accounting.currency import EPSILON, RHO
-from accounting.explanation import explain_account
-from accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, MechanismNotAccepted
-from accounting.ledger.export import export
-from accounting.ledger.verification import verify
-from accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.budgets import Accepts, Budget
+from dpserve.accounting.currency import EPSILON, RHO
+from dpserve.accounting.explanation import explain_account
+from dpserve.accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, MechanismNotAccepted
+from dpserve.accounting.ledger.export import export
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
 
 from .conftest import asking, dump, new_lineage, open_accounts
 

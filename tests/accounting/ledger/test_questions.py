@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.ledger.questions import PaidQuestions
-from accounting.ledger.receipts import Receipt, charge_terms
+from dpserve.accounting.ledger.questions import PaidQuestions
+from dpserve.accounting.ledger.receipts import Receipt, charge_terms
 
 from .conftest import COST
 
@@ -87,7 +87,7 @@ LIES = st.dictionaries(st.integers(1, 25), st.tuples(st.integers(-1, 1), st.inte
 @pytest.fixture(params=["as many as ever", "few at once"], autouse=True)
 def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "few at once":
-        monkeypatch.setattr("accounting.ledger.questions._AT_ONCE", 3)
+        monkeypatch.setattr("dpserve.accounting.ledger.questions._AT_ONCE", 3)
 
 
 @settings(deadline=None, max_examples=300)

@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     ActRefused,
     BudgetExhausted,
     ClientRevoked,
@@ -14,8 +14,8 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from accounting.ledger.verification import verify
-from accounting.losses import Cost, LaplaceLoss
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import Cost, LaplaceLoss
 
 from .conftest import COST, asking, budget, dump, open_accounts, releases
 
@@ -61,7 +61,7 @@ async def test_a_quote_names_what_an_account_does_not_accept(ledger: Ledger, lin
 async def test_idempotency_keys_are_bounded_too(
     embedded_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accounting.ledger.wire.IDEMPOTENCY_KEYS", 10)
+    monkeypatch.setattr("dpserve.accounting.ledger.wire.IDEMPOTENCY_KEYS", 10)
     async with await Ledger.connect(embedded_url) as ledger:
         await open_accounts(ledger, lineage, releases(9), ann=releases(9))
         for number in range(40):

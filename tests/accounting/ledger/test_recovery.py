@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import redis
 
-from accounting.ledger import EmbeddedStore, Ledger, LedgerDamaged, LedgerUnavailable, StoreBehind, key_digest
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.errors import CannotRecover
-from accounting.ledger.journal import Journal, JournalContents, open_journals, read_acknowledged, read_journals
-from accounting.ledger.recovery import DeclaredLoss, LossUndeclared, put_back, reconcile
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
-from accounting.losses import Cost, GaussianLoss
-from accounting.report import account_report
+from dpserve.accounting.ledger import EmbeddedStore, Ledger, LedgerDamaged, LedgerUnavailable, StoreBehind, key_digest
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.errors import CannotRecover
+from dpserve.accounting.ledger.journal import Journal, JournalContents, open_journals, read_acknowledged, read_journals
+from dpserve.accounting.ledger.recovery import DeclaredLoss, LossUndeclared, put_back, reconcile
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.report import account_report
 
 from .conftest import COST, asking, budget, new_lineage, open_accounts, releases
 
@@ -309,7 +309,7 @@ async def test_two_services_of_one_machine_keep_journals_of_their_own(embedded_u
 
 
 async def test_a_journal_survives_a_torn_line_and_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accounting.ledger.journal.LARGEST_FILE", 1500)
+    monkeypatch.setattr("dpserve.accounting.ledger.journal.LARGEST_FILE", 1500)
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
         await ledger.join("lineage")
         await _open(ledger)

@@ -15,11 +15,11 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from accounting.ledger import BudgetExhausted, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
-from accounting.ledger.backups import backup, restore
-from accounting.ledger.journal import read_journals
-from accounting.ledger.verification import verify
-from accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.ledger import BudgetExhausted, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
+from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.journal import read_journals
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import Cost, GaussianLoss
 
 from .conftest import COST, asking, new_lineage, open_accounts, releases
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from accounting.ledger import (
+from dpserve.accounting.ledger import (
     BudgetExhausted,
     Charge,
     Ledger,
@@ -23,9 +23,9 @@ from accounting.ledger import (
     WrongFormat,
     key_digest,
 )
-from accounting.ledger.errors import TooFewDisks
-from accounting.ledger.store import RIGHTS, FunctionLibrary, Store, our_library
-from accounting.ledger.verification import verify
+from dpserve.accounting.ledger.errors import TooFewDisks
+from dpserve.accounting.ledger.store import RIGHTS, FunctionLibrary, Store, our_library
+from dpserve.accounting.ledger.verification import verify
 
 from .conftest import (
     BINARY,
@@ -129,7 +129,7 @@ async def test_a_setting_that_changes_while_the_store_runs_is_noticed_within_a_s
     changeable_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("accounting.ledger.store.time.monotonic", lambda: now)
+    monkeypatch.setattr("dpserve.accounting.ledger.store.time.monotonic", lambda: now)
     lineage = new_lineage()
     async with await Ledger.connect(changeable_url) as ledger:
         await open_accounts(ledger, lineage, releases(2), ann=releases(2))
@@ -394,7 +394,7 @@ async def test_whichever_command_is_denied_nobody_pays_and_the_lineage_goes_on(
     changeable_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch, denied: str
 ) -> None:
     """Accounts and questions are written after the receipts, and idempotency keys may need room."""
-    monkeypatch.setattr("accounting.ledger.wire.IDEMPOTENCY_KEYS", 4)
+    monkeypatch.setattr("dpserve.accounting.ledger.wire.IDEMPOTENCY_KEYS", 4)
     await (await Ledger.connect(changeable_url)).close()
     store.execute_command("ACL", "SETUSER", "clerk", "reset", "on", "nopass", "~dpserve:*", "+@all")
     lineage = new_lineage()
@@ -453,7 +453,7 @@ async def test_libraries_of_two_releases_lie_side_by_side(
     async with await Ledger.connect(changeable_url) as old:
         await open_accounts(old, lineage, releases(9), ann=releases(9))
         await old.charge(asking(lineage, "ann", "1"))
-        monkeypatch.setattr("accounting.ledger.store.our_library", lambda: newer)
+        monkeypatch.setattr("dpserve.accounting.ledger.store.our_library", lambda: newer)
         async with await Ledger.connect(changeable_url) as new:
             await new.charge(asking(lineage, "ann", "2"))
             monkeypatch.undo()

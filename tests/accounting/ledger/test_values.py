@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 from redis.crc import key_slot
 
-from accounting.ledger import LARGEST_REQUEST, ChargeRequest, Idempotency, key_digest, new_api_key
-from accounting.ledger.wire import LineageKeys
-from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from dpserve.accounting.ledger import LARGEST_REQUEST, ChargeRequest, Idempotency, key_digest, new_api_key
+from dpserve.accounting.ledger.wire import LineageKeys
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
 
 def _request(**changes: object) -> ChargeRequest:

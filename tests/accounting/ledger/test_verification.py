@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import redis
 
-from accounting.ledger import BudgetExhausted, Charge, ChargeRequest, Ledger, key_digest
-from accounting.ledger.journal import open_journals, read_journals
-from accounting.ledger.verification import verify
-from accounting.ledger.wire import LineageKeys
+from dpserve.accounting.ledger import BudgetExhausted, Charge, ChargeRequest, Ledger, key_digest
+from dpserve.accounting.ledger.journal import open_journals, read_journals
+from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.ledger.wire import LineageKeys
 
 from .conftest import COST, asking, new_lineage, open_accounts, question, releases
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from mechanisms.randomness import SystemRandomness
-from training.kinds.kind import WITHOUT_CLASSES, PayOnceKind
-from training.kinds.options import Options
-from training.kinds.outputs import Output, Outputs
-from training.kinds.shared_options import PRICE, RECORDS
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.kinds.kind import WITHOUT_CLASSES, PayOnceKind
+from dpserve.training.kinds.options import Options
+from dpserve.training.kinds.outputs import Output, Outputs
+from dpserve.training.kinds.shared_options import PRICE, RECORDS
 
 
 @dataclass(frozen=True, kw_only=True)

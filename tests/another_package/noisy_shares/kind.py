@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from mechanisms.randomness import SystemRandomness
-from training.kinds.kind import PayOnceKind
-from training.kinds.options import Declared, Options
-from training.kinds.planned import UNLIMITED, PlannedOption
-from training.kinds.shared_options import PRICE
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.kinds.kind import PayOnceKind
+from dpserve.training.kinds.options import Declared, Options
+from dpserve.training.kinds.planned import UNLIMITED, PlannedOption
+from dpserve.training.kinds.shared_options import PRICE
 
 SMOOTHING = Declared("Records of each class that are added before shares are taken.", unit="records", least=0)
 
@@ -56,7 +56,7 @@ class SharesKind(PayOnceKind):
         """Return a layer that ignores phi: its weights are 0, and its biases the logarithms of the shares."""
         import numpy as np
 
-        from training.pay_once.classifier import Classifier
+        from dpserve.training.pay_once.classifier import Classifier
 
         layer = np.zeros((model.certificate.feature_map.dimension, len(model.shares))), np.log(model.shares)
         return Classifier(model.certificate, model.tensors, (layer,), 0.0)

@@ -7,12 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from accounting.losses import Cost, GaussianLoss
-from mechanisms.answer_noise import UnknownNoise
-from mechanisms.gaussian_vector import GaussianVector, mu_for
-from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
-from training.fields import Several
-from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.answer_noise import UnknownNoise
+from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
+from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from dpserve.training.fields import Several
+from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 
 
 class SharesCertificate(ReleaseCertificate):

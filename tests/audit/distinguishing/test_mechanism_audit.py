@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from audit.distinguishing.likelihood import Worlds, worst_case
-from audit.distinguishing.mechanism import CONVICTION_CONFIDENCE, claimed_tradeoff, contradicts, judge, observe
-from mechanisms.gaussian import Gaussian
-from mechanisms.mechanism import priced
-from mechanisms.published import Published
-from mechanisms.seeded import SeededRandomness
+from dpserve.audit.distinguishing.likelihood import Worlds, worst_case
+from dpserve.audit.distinguishing.mechanism import CONVICTION_CONFIDENCE, claimed_tradeoff, contradicts, judge, observe
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.seeded import SeededRandomness
 
 PROVEN = [
     ("gaussian", "epsilon:1@1e-5", 2, 1e-5),

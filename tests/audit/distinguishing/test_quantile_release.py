@@ -10,13 +10,13 @@ import math
 import numpy as np
 import pytest
 
-from audit.distinguishing.mechanism import CONVICTION_CONFIDENCE, claimed_tradeoff, contradicts
-from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.seeded import SeededRandomness
-from training.features.maps import Quantiles
-from training.features.quantiles import LEVELS, levels_of, vector_for
-from training.fitting.histograms import counts_of
-from training.inputs.records import Declaration, Records, Units
+from dpserve.audit.distinguishing.mechanism import CONVICTION_CONFIDENCE, claimed_tradeoff, contradicts
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.features.maps import Quantiles
+from dpserve.training.features.quantiles import LEVELS, levels_of, vector_for
+from dpserve.training.fitting.histograms import counts_of
+from dpserve.training.inputs.records import Declaration, Records, Units
 
 NUMBERS, TRIALS, DELTA = 4, 5000, 1e-5
 BOUNDS = {"lower": (0.0,) * NUMBERS, "upper": (1.0,) * NUMBERS}

@@ -10,20 +10,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accounting.losses import Cost, GaussianLoss
-from audit.distinguishing.neighbours import KINDS, neighbours, remove_record, strongest_row, with_record
-from audit.distinguishing.service import JITTER, nearby_rows, observe_services
-from audit.endpoint import served_mechanism
-from audit.pieces import ResultStore
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.audit.distinguishing.neighbours import KINDS, neighbours, remove_record, strongest_row, with_record
+from dpserve.audit.distinguishing.service import JITTER, nearby_rows, observe_services
+from dpserve.audit.endpoint import served_mechanism
+from dpserve.audit.pieces import ResultStore
 from dpserve.local_services import running_services
-from mechanisms.gaussian import Gaussian
-from mechanisms.mechanism import priced
-from mechanisms.seeded import SeededRandomness
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records, Units
-from training.kinds.head.bundle import save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records, Units
+from dpserve.training.kinds.head.bundle import save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (2.0,) * 4, ("red", "green", "blue"))
 

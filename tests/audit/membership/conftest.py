@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import uvicorn
 
-from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger, key_digest, new_api_key
-from audit.in_process import BundleEndpoint, Lineage
-from audit.membership.candidates import Candidates, Labelled
+from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.audit.in_process import BundleEndpoint, Lineage
+from dpserve.audit.membership.candidates import Candidates, Labelled
 from dpserve.endpoint import ServiceEndpoint
-from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import NoiseKey
-from service.http.app import create_app
-from service.metered import MeteredPredictor
-from service.models import Models
-from training.features.maps import Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.service.http.app import create_app
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.models import Models
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 DELTA = 1e-6
 CLASSES, FEATURES = 3, 12

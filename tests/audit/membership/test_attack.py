@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from audit import reports
-from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership import scoring
-from audit.membership.attack import Attack, AttackChoices
-from audit.membership.candidates import Candidates, Labelled
-from audit.membership.charges import Replays, ask_again
-from audit.membership.plan import TooFewSamples
-from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
-from audit.presentation import attack_report
-from mechanisms.elementary import softmax
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.published import Published
-from mechanisms.seeded import SeededRandomness
+from dpserve.audit import reports
+from dpserve.audit.in_process import BundleEndpoint, rehearsal_key
+from dpserve.audit.membership import scoring
+from dpserve.audit.membership.attack import Attack, AttackChoices
+from dpserve.audit.membership.candidates import Candidates, Labelled
+from dpserve.audit.membership.charges import Replays, ask_again
+from dpserve.audit.membership.plan import TooFewSamples
+from dpserve.audit.membership.shadow_models import shadow_setup_of, train_shadow_models
+from dpserve.audit.presentation import attack_report
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.published.train import train_published
 from research.noise_faults import BareClass, Faulty
 from tests.audit.membership.conftest import DECLARATION, draw
-from training.features.maps import Identity
-from training.inputs.digits import load_digits
-from training.inputs.records import Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.published.train import train_published
 
 REMEMBERING = AttackChoices(shadow_models=4, shadow_epochs=600)
 QUICK = AttackChoices(shadow_models=4, seed=1)

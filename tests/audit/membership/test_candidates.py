@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.membership.candidates import Candidates, Labelled, difference, digits, read_labelled
-from training.errors import DataError
+from dpserve.audit.membership.candidates import Candidates, Labelled, difference, digits, read_labelled
+from dpserve.training.errors import DataError
 
 MODEL = {
     "feature_names": ["a", "b"],

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from audit import reports
-from audit.in_process import BundleEndpoint, Lineage, rehearsal_key
-from audit.membership.attack import Attack, AttackChoices
-from audit.membership.charges import overdraw
-from audit.presentation import attack_report
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
+from dpserve.audit import reports
+from dpserve.audit.in_process import BundleEndpoint, Lineage, rehearsal_key
+from dpserve.audit.membership.attack import Attack, AttackChoices
+from dpserve.audit.membership.charges import overdraw
+from dpserve.audit.presentation import attack_report
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
 
 QUICK = AttackChoices(shadow_models=2, seed=1)
 

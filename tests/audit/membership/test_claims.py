@@ -6,9 +6,9 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import identifiability
-from accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
-from audit.membership.claims import claim_of_accounts, claim_of_releases
+from dpserve.accounting import identifiability
+from dpserve.accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.audit.membership.claims import claim_of_accounts, claim_of_releases
 
 RATES = np.array([0.0, 0.001, 0.1, 0.5, 1.0])
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from audit.membership.shadow_models import Draws, HeadRecipe, Pool, train_on_ray, train_shadow_models
+from dpserve.audit.membership.shadow_models import Draws, HeadRecipe, Pool, train_on_ray, train_shadow_models
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from audit.endpoint import EndpointError, Exhausted
-from audit.membership.asking import AnswerJournal, ask
-from audit.membership.candidates import as_asked
-from audit.membership.charges import ask_again
-from audit.membership.plan import near_copies, rows_of_keys
+from dpserve.audit.endpoint import EndpointError, Exhausted
+from dpserve.audit.membership.asking import AnswerJournal, ask
+from dpserve.audit.membership.candidates import as_asked
+from dpserve.audit.membership.charges import ask_again
+from dpserve.audit.membership.plan import near_copies, rows_of_keys
 from dpserve.endpoint import ServiceEndpoint
-from mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.training.features.maps import Fourier, Identity
 from tests.audit.membership.conftest import forget
-from training.features.maps import Fourier, Identity
 
 
 def test_http_and_bundle_give_the_same_answers_and_accounts(serve, bundle, candidates):

@@ -7,8 +7,8 @@ import stat
 import numpy as np
 import pytest
 
-from audit.endpoint import row_name
-from audit.membership.asking import AnswerJournal, OtherJournal
+from dpserve.audit.endpoint import row_name
+from dpserve.audit.membership.asking import AnswerJournal, OtherJournal
 
 MODEL = {"model_id": "a" * 32, "mechanism": "gaussian", "price_per_row": {"rho": 0.1, "losses": "gaussian:0.4"}}
 ROWS = np.array([[0.0, 1.0], [0.1, 1 / 3]])

@@ -5,11 +5,11 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from audit.leakage_report import leakage_report
-from audit.membership.candidates import Candidates, Labelled
-from audit.membership.leakage import measure_leakage
-from audit.membership.plan import TooFewSamples
-from audit.reports import ACQUITTED, INCONCLUSIVE
+from dpserve.audit.leakage_report import leakage_report
+from dpserve.audit.membership.candidates import Candidates, Labelled
+from dpserve.audit.membership.leakage import measure_leakage
+from dpserve.audit.membership.plan import TooFewSamples
+from dpserve.audit.reports import ACQUITTED, INCONCLUSIVE
 
 ALARM = 1e-7
 """The confidence is 1 less this, so that a sound model is shown to leak with a probability of 1e-7 at most."""

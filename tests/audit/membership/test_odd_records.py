@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 import scipy.stats
 
-from audit.membership.odd_records import with_canaries
-from training.errors import DataError
-from training.inputs.tables import open_table
+from dpserve.audit.membership.odd_records import with_canaries
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.tables import open_table
 
 ROWS = 4000
 ALARM = 1e-6

@@ -6,15 +6,15 @@ import scipy.integrate
 import scipy.stats
 from sklearn.metrics import roc_auc_score
 
-from audit.membership import own_law
-from audit.membership.own_law import own_law_ratio
-from audit.membership.scoring import online_ratio, scaled_confidence
-from mechanisms.gaussian import Gaussian
-from mechanisms.label import Label
-from mechanisms.laplace import Laplace
-from mechanisms.mechanism import priced
-from mechanisms.published import Published
-from mechanisms.seeded import SeededRandomness
+from dpserve.audit.membership import own_law
+from dpserve.audit.membership.own_law import own_law_ratio
+from dpserve.audit.membership.scoring import online_ratio, scaled_confidence
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.seeded import SeededRandomness
 
 MODELS, ROWS, CLASSES = 12, 400, 6
 

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from audit.membership.scoring import online_ratio, scaled_confidence
-from audit.membership.shadow_models import Draws, OwnRecipe, Pool, shadow_setup_of, train_shadow_models
-from mechanisms.gaussian_vector import whole_picorho
+from dpserve.audit.membership.scoring import online_ratio, scaled_confidence
+from dpserve.audit.membership.shadow_models import Draws, OwnRecipe, Pool, shadow_setup_of, train_shadow_models
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.features.maps import Fourier, Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.class_sums.model import train_class_sums
+from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.registry import kind_of
+from dpserve.training.kinds.weights.model import release_weights
 from tests.seeded import Seeded
-from training.features.maps import Fourier, Identity
-from training.inputs.records import Declaration, Records
-from training.kinds.class_sums.model import train_class_sums
-from training.kinds.dpsgd.choices import Choices
-from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.registry import kind_of
-from training.kinds.weights.model import release_weights
 
 WHOLE = whole_picorho("rho:2")
 FEATURES = 20

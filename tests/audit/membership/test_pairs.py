@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from audit.membership.verdict import bound_of_pairs, epsilon_of_guesses
+from dpserve.audit.membership.verdict import bound_of_pairs, epsilon_of_guesses
 
 EPSILON = 1.0
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from audit.membership.candidates import Labelled
-from audit.membership.plan import TooFewSamples, fewest, half_width, largest_epsilon, make_plan
-from audit.membership.scoring import order_of
+from dpserve.audit.membership.candidates import Labelled
+from dpserve.audit.membership.plan import TooFewSamples, fewest, half_width, largest_epsilon, make_plan
+from dpserve.audit.membership.scoring import order_of
 
 
 def some(n):

@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from audit.estimators import Errors
 from benchmarks import membership_power
 from benchmarks.membership_power import (
     CONTROLS,
@@ -19,6 +18,7 @@ from benchmarks.membership_power import (
     pool_errors,
     refuting_advantage,
 )
+from dpserve.audit.estimators import Errors
 
 RUNS = 50
 attack_head = cache(membership_power.attack_head)

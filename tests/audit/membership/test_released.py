@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from accounting.budgets import Budget
-from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
-from accounting.report import AccountState, account_report
-from audit.endpoint import Exhausted
-from audit.in_process import ReleaseEndpoint, price_of_release
-from audit.membership.attack import Attack, AttackChoices
-from audit.membership.claims import claim_of_releases
-from mechanisms.seeded import SeededRandomness
-from training.kinds.weights.model import release_weights
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from dpserve.accounting.report import AccountState, account_report
+from dpserve.audit.endpoint import Exhausted
+from dpserve.audit.in_process import ReleaseEndpoint, price_of_release
+from dpserve.audit.membership.attack import Attack, AttackChoices
+from dpserve.audit.membership.claims import claim_of_releases
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.kinds.weights.model import release_weights
 
 RHO = 0.125
 """mu = 1/2."""

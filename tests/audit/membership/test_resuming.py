@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accounting.budgets import Budget
-from audit import reports
-from audit.in_process import BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
-from audit.membership.asking import OtherJournal
-from audit.membership.attack import Attack, AttackChoices
-from audit.membership.candidates import Candidates
-from audit.presentation import attack_report
-from mechanisms.gaussian import Gaussian
-from mechanisms.seeded import SeededRandomness
+from dpserve.accounting.budgets import Budget
+from dpserve.audit import reports
+from dpserve.audit.in_process import BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
+from dpserve.audit.membership.asking import OtherJournal
+from dpserve.audit.membership.attack import Attack, AttackChoices
+from dpserve.audit.membership.candidates import Candidates
+from dpserve.audit.presentation import attack_report
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.kinds.weights.model import release_weights
 from tests.audit.membership.conftest import DELTA, draw
-from training.kinds.weights.model import release_weights
 
 CHOICES = AttackChoices(shadow_models=2, seed=3)
 PRICE = 0.005

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from audit.membership import scoring
-from audit.membership.scoring import (
+from dpserve.audit.membership import scoring
+from dpserve.audit.membership.scoring import (
     offline_ratio,
     online_ratio,
     pooled_ratio,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from audit.membership.shadow_models import (
+from dpserve.audit.membership.shadow_models import (
     Draws,
     HeadRecipe,
     NetworkRecipe,
@@ -15,15 +15,15 @@ from audit.membership.shadow_models import (
     train_heads,
     train_shadow_models,
 )
-from mechanisms.published import Published
-from training.errors import TrainingError
-from training.fitting.log_mean_exp import RegularisedLogMeanExp
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.sensitivity import Convexity
-from training.fitting.solver import minimise
-from training.inputs.records import Declaration, Records
-from training.kinds.published.bounds import PublishedRecipe, Topology
-from training.kinds.published.train import train_published
+from dpserve.mechanisms.published import Published
+from dpserve.training.errors import TrainingError
+from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.sensitivity import Convexity
+from dpserve.training.fitting.solver import minimise
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.published.bounds import PublishedRecipe, Topology
+from dpserve.training.kinds.published.train import train_published
 
 HEADS = HeadRecipe(3, 1.0)
 NETWORKS = NetworkRecipe(PublishedRecipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))

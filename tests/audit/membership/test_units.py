@@ -6,24 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit import reports
-from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership.attack import Attack, AttackChoices
-from audit.membership.candidates import Candidates, Labelled, difference, repeated
-from audit.membership.plan import TooFewSamples, make_plan
-from audit.membership.scoring import scores_of
-from audit.membership.shadow_models import Draws, HeadRecipe, Pool, train_heads, train_shadow_models
-from audit.presentation import attack_report
-from mechanisms.elementary import softmax
-from mechanisms.gaussian import Gaussian
+from dpserve.audit import reports
+from dpserve.audit.in_process import BundleEndpoint, rehearsal_key
+from dpserve.audit.membership.attack import Attack, AttackChoices
+from dpserve.audit.membership.candidates import Candidates, Labelled, difference, repeated
+from dpserve.audit.membership.plan import TooFewSamples, make_plan
+from dpserve.audit.membership.scoring import scores_of
+from dpserve.audit.membership.shadow_models import Draws, HeadRecipe, Pool, train_heads, train_shadow_models
+from dpserve.audit.presentation import attack_report
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.training.features.maps import Identity
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.solver import minimise
+from dpserve.training.inputs.records import Declaration, Records, Units
+from dpserve.training.inputs.sums import of_rows
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.audit.membership.conftest import CLASSES, DECLARATION, FEATURES, draw
-from training.features.maps import Identity
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.solver import minimise
-from training.inputs.records import Declaration, Records, Units
-from training.inputs.sums import of_rows
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 QUICK = AttackChoices(shadow_models=4, seed=1)
 SURE = replace(QUICK, confidence=1 - 1e-6)

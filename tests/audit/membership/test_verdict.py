@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from accounting.losses import Cost, GaussianLoss
-from audit.estimators import Errors
-from audit.membership.claims import claim_of_releases
-from audit.membership.scoring import Scores
-from audit.membership.verdict import CORNER, LOWER_BOUND, PAIRS, advantage_interval, verdict
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.audit.estimators import Errors
+from dpserve.audit.membership.claims import claim_of_releases
+from dpserve.audit.membership.scoring import Scores
+from dpserve.audit.membership.verdict import CORNER, LOWER_BOUND, PAIRS, advantage_interval, verdict
 
 TIGHT = claim_of_releases(Cost((GaussianLoss(0.1),)), 1, 1e-6)
 LOOSE = claim_of_releases(Cost((GaussianLoss(3.0),)), 1, 1e-6)

@@ -4,9 +4,10 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import identifiability
-from accounting.conversions import gaussian_epsilon
-from accounting.identifiability import gaussian_advantage
+from dpserve.accounting import identifiability
+from dpserve.accounting.conversions import gaussian_epsilon
+from dpserve.accounting.identifiability import gaussian_advantage
+from dpserve.training.fitting.network import Network
 from research.bernau2021.beliefs import (
     Games,
     belief,
@@ -18,7 +19,6 @@ from research.bernau2021.beliefs import (
     published_mu,
 )
 from research.bernau2021.games import Pair, Play, farthest_pair, play, play_games, together
-from training.fitting.network import Network
 
 BERNAU_TABLE = [
     # rho_beta, delta, epsilon, rho_alpha as printed (Bernau et al. 2021, experiment parameters)

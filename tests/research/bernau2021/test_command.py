@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from audit.reports import ACQUITTED
+from dpserve.audit.reports import ACQUITTED
 from research.bernau2021.__main__ import app
 from research.bernau2021.experiments import (
     SETTINGS,

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dpserve.training.errors import DataError
+from dpserve.training.kinds.cases import Heads, Quality
+from dpserve.training.kinds.planned import UNLIMITED, Trial
 from research.comparison import tables
 from research.comparison.__main__ import app
 from research.comparison.cases import Drawn, case_of
 from research.comparison.options import OPTIONS, measured
 from research.comparison.results import MEASURED, Cell, read_cells, write_cells
 from research.data.retail import read as read_baskets
-from training.errors import DataError
-from training.kinds.cases import Heads, Quality
-from training.kinds.planned import UNLIMITED, Trial
 
 PAGE = MEASURED.with_name("README.md")
 

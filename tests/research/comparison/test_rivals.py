@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import LevelsColumn, NumberColumn, coordinates_of
+from dpserve.training.inputs.records import Declaration
+from dpserve.training.kinds.cases import Case, Heads
 from research.comparison import rivals, trainers
 from research.comparison.options import RIVALS, measured
-from training.errors import DataError
-from training.inputs.columns import LevelsColumn, NumberColumn, coordinates_of
-from training.inputs.records import Declaration
-from training.kinds.cases import Case, Heads
 
 LIVE = os.environ.get("DPSERVE_RIVALS_PYTHON")
 """The interpreter that has them."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpserve.training.errors import DataError
 from research.data import adult, benchmarks, cifar, location, mnist
 from research.data.labelled import LabelledSet
-from training.errors import DataError
 
 RNG = np.random.default_rng(0)
 

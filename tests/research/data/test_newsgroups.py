@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from dpserve.training.errors import DataError
 from research.data import newsgroups
 from tests.training.text_encoders import WIDTH, write_encoder
-from training.errors import DataError
 
 HEADER = "Category\tText\nd\tstring\nclass\t\n"
 

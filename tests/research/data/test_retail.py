@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from dpserve.training.errors import DataError
 from research.data import adult, retail
 from research.data.labelled import LabelledSet
-from training.errors import DataError
 
 
 def test_baskets_are_read_and_never_called_purchase(tmp_path):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpserve.training.errors import DataError
 from research.data.sampling import two_disjoint_sets
-from training.errors import DataError
 
 
 @given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 2**32))

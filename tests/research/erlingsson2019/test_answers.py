@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from accounting import conversions
-from accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from audit import reports
-from mechanisms.seeded import SeededRandomness
+from dpserve.accounting import conversions
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from dpserve.audit import reports
+from dpserve.mechanisms.seeded import SeededRandomness
 from research.erlingsson2019 import answers
 from research.erlingsson2019.__main__ import app
 from research.erlingsson2019.presentation import Point, region_report

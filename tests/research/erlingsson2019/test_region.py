@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from audit.reports import ACQUITTED
+from dpserve.audit.reports import ACQUITTED
+from dpserve.training.fitting.network import Network
 from research.erlingsson2019 import region
 from research.erlingsson2019.__main__ import app
 from research.erlingsson2019.region import PRINTED, Printed, attack_rates, losses
 from research.white_box.bounds import pooled_bound
-from training.fitting.network import Network
 
 
 def test_points_of_training_share_the_doubt_of_a_conviction(monkeypatch):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpserve.training.kinds.published import bounds
 from research.lu2022 import printed, rival_bounds
-from training.kinds.published import bounds
 
 ROWS = [pytest.param(row, id=row.dataset) for row in printed.ROWS.values()]
 

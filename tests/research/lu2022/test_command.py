@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dpserve.training.errors import TrainingError
 from research.lu2022 import printed
 from research.lu2022.__main__ import app
 from research.lu2022.presentation import closed_form
 from research.lu2022.results import Plan
-from training.errors import TrainingError
 
 SMALL = ("--no-attack", "--repeats", "2", "--n", "100", "--epochs", "3", "--epsilons", "0.1,1000000")
 

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from dpserve.training.kinds.published.bounds import Topology  # noqa: E402
+from dpserve.training.kinds.published.train import logits  # noqa: E402
 from research.lu2022.dpsgd_training import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private  # noqa: E402
-from training.kinds.published.bounds import Topology  # noqa: E402
-from training.kinds.published.train import logits  # noqa: E402
 
 LOCATION = {"sampling_rate": 100 / 1200, "steps": 1200}
 DELTA = 1 / 12_000
@@ -27,7 +27,7 @@ def test_the_moments_need_least_and_naive_composition_most() -> None:
 
 def test_the_zcdp_noise_is_its_closed_form() -> None:
     """rho = T / (2 sigma^2); the conversion itself is tested where it lives."""
-    from accounting.conversions import zcdp_epsilon
+    from dpserve.accounting.conversions import zcdp_epsilon
 
     sigma = noise_multiplier(1.0, DELTA, "zcdp", **LOCATION)
     assert zcdp_epsilon(1200 / (2 * sigma**2), DELTA) <= 1.0

@@ -5,9 +5,9 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from audit import estimators
-from audit.estimators import Errors
-from audit.families import GAUSSIAN
+from dpserve.audit import estimators
+from dpserve.audit.estimators import Errors
+from dpserve.audit.families import GAUSSIAN
 from research.nasr2023.methods import (
     METHODS,
     credible_epsilon_delta,

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from mechanisms.elementary import softmax
+from dpserve.mechanisms.elementary import softmax
+from dpserve.training.kinds.dpsgd.step import StepRelease
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,
@@ -18,7 +19,6 @@ from research.nasr2023.runs import (
 from research.white_box.bounds import ClaimedRun
 from research.white_box.gradients import record_gradients
 from research.white_box.observations import Descent, Example, sound
-from training.kinds.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")
 LEVELS = np.linspace(0.001, 0.999, 97)

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 from typer.testing import CliRunner
 
-from audit import reports
+from dpserve.audit import reports
 from research.nasr2023 import table
 from research.nasr2023.__main__ import app
 from research.nasr2023.clipping import most_of

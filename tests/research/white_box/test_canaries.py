@@ -1,5 +1,6 @@
 import numpy as np
 
+from dpserve.training.kinds.dpsgd.step import StepRelease
 from research.white_box.observations import (
     Descent,
     Example,
@@ -8,7 +9,6 @@ from research.white_box.observations import (
     quiet_coordinate,
     sound,
 )
-from training.kinds.dpsgd.step import StepRelease
 
 
 def test_a_canary_that_is_a_record_passes_through_the_clipping(network, records):

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from mechanisms.seeded import SeededRandomness
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.fitting.network import Network
+from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
 from research.white_box.bounds import pooled_bound
 from research.white_box.gradients import record_gradients
 from research.white_box.observations import Example
 from tests.research.steps import CLAIMED_MU, SURE
-from training.fitting.network import Network
-from training.kinds.dpsgd.step import StepRelease, private_step
 
 RELEASE = StepRelease(1 / CLAIMED_MU, 1.0, clip_norm=0.1)
 FAR = 2.0**60

@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.stats
 
-from audit import reports
+from dpserve.audit import reports
 from research.white_box.bounds import POOLED, ClaimedRun, Measured, judge
 from research.white_box.presentation import steps_report
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from accounting.conversions import gaussian_mu
-from audit import estimators
-from audit.estimators import Errors
+from dpserve.accounting.conversions import gaussian_mu
+from dpserve.audit import estimators
+from dpserve.audit.estimators import Errors
 from research.white_box.bounds import largest_ratio, most_errors, power
 
 MU = gaussian_mu(1.27, 1e-5)

@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from service.http.authentication import LONGEST_CREDENTIAL
-from service.page.assets import HEADERS, assets
+from dpserve.service.http.authentication import LONGEST_CREDENTIAL
+from dpserve.service.page.assets import HEADERS, assets
 
 
 @pytest.fixture(scope="module")

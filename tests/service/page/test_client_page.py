@@ -16,14 +16,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from accounting.budgets import Budget
-from accounting.ledger import key_digest, new_api_key
-from accounting.picorho import to_rho
-from mechanisms.gaussian import Gaussian
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import key_digest, new_api_key
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.training.inputs.columns import NumberColumn, TimeColumn
 from tests.service.people import head_on
 from tests.service.test_models import predictor, renamed
 from tests.service.test_prediction_sets import model_of
-from training.inputs.columns import NumberColumn, TimeColumn
 
 ROW = "0.2, 0.4, 0.6, 0.8"
 SOME = [[0.2, 0.4, 0.6, 0.8], [0.9, 0.1, 0.1, 0.1], [0.1, 0.9, 0.1, 0.1]]

@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
-from accounting.budgets import Budget
-from accounting.ledger import key_digest, new_api_key
-from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import SystemRandomness
-from service.admin.app import AdminPort, admin_port
-from service.listener import bind, url_of
-from service.metered import MeteredPredictor
-from service.opening import hold_together
-from service.pay_once import PayOncePredictor
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import key_digest, new_api_key
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.service.admin.app import AdminPort, admin_port
+from dpserve.service.listener import bind, url_of
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.opening import hold_together
+from dpserve.service.pay_once import PayOncePredictor
+from dpserve.training.exact.questions import NoiseKey
+from dpserve.training.kinds.weights.model import release_weights
 from tests.service.conftest import Starter
-from training.exact.questions import NoiseKey
-from training.kinds.weights.model import release_weights
 
 from .test_owner_page import KEY, keep_verdicts, violations
 

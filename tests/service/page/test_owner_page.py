@@ -10,13 +10,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from accounting.acts import ACTS, BudgetTerms
-from accounting.budgets import MEASURES, Budget
-from accounting.ledger import HoldRequest, key_digest
-from accounting.losses import Cost, GaussianLoss
-from service.admin import verdicts
-from service.admin.app import AdminPort, admin_port
-from service.listener import bind, url_of
+from dpserve.accounting.acts import ACTS, BudgetTerms
+from dpserve.accounting.budgets import MEASURES, Budget
+from dpserve.accounting.ledger import HoldRequest, key_digest
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.service.admin import verdicts
+from dpserve.service.admin.app import AdminPort, admin_port
+from dpserve.service.listener import bind, url_of
 
 KEY = "the-owner's-key-of-these-tests"
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from accounting.losses import GaussianLoss
-from accounting.picorho import to_rho
-from mechanisms.label import Label
-from mechanisms.randomness import SystemRandomness
-from mechanisms.selected_neuron import SelectedNeuron
-from training.inputs.records import Declaration, Records
-from training.kinds.dpsgd.choices import Choices
-from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.kinds.weights.model import release_weights
+from dpserve.accounting.losses import GaussianLoss
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.selected_neuron import SelectedNeuron
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from dpserve.training.kinds.weights.model import release_weights
 
 from .test_client_page import lines, paste, violations
 

@@ -1,7 +1,7 @@
 import pytest
 
-from training.bundles.certificate import Certificate
-from training.errors import BundleError
+from dpserve.training.bundles.certificate import Certificate
+from dpserve.training.errors import BundleError
 
 
 def test_a_fresh_certificate_verifies(head):

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.numpy import load, save
 
+from dpserve.training.bundles.sealing import CERTIFICATE_FILE, EVALUATION_FILE, MODEL_FILE, _check_counts
+from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.kinds.kind import Job
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import train_and_save
+from dpserve.training.regular_files import read_regular
 from tests.training.conftest import Silent, identity, make_records
-from training.bundles.sealing import CERTIFICATE_FILE, EVALUATION_FILE, MODEL_FILE, _check_counts
-from training.errors import BundleError, TrainingError
-from training.kinds.kind import Job
-from training.kinds.loading import load_model
-from training.kinds.registry import train_and_save
-from training.regular_files import read_regular
 
 KINDS = {
     "head": (None, {"lam": 1.0}),

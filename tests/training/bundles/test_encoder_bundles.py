@@ -10,15 +10,15 @@ import torch
 from typer.testing import CliRunner
 
 from dpserve.cli import app
+from dpserve.training.bundles.certificate import ASSUMPTIONS, ENCODER_ASSUMPTIONS
+from dpserve.training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
+from dpserve.training.devices import NUMPY
+from dpserve.training.errors import BundleError, NotExportable, TrainingError
+from dpserve.training.export.files import exported
+from dpserve.training.features.maps import ENCODER_FILE, NORM_BOUND
+from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
+from dpserve.training.kinds.loading import load_model
 from tests.training.onnx_models import FEATURES, perceptron
-from training.bundles.certificate import ASSUMPTIONS, ENCODER_ASSUMPTIONS
-from training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
-from training.devices import NUMPY
-from training.errors import BundleError, NotExportable, TrainingError
-from training.export.files import exported
-from training.features.maps import ENCODER_FILE, NORM_BOUND
-from training.kinds.head.bundle import load_bundle, save_bundle
-from training.kinds.loading import load_model
 
 CONTENT = perceptron()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from training.exact.network import STEP, are_exact, exact_layers, logits, rounded
+from dpserve.training.exact.network import STEP, are_exact, exact_layers, logits, rounded
 
 
 def layers_of(generator, widths, scale):

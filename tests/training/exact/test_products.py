@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.exact import products as exact
+from dpserve.training.exact import products as exact
 
 EXPONENTS = st.sampled_from([-1074, -560, -205, -199, -30, 0, 30, 199, 600])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from training.exact.quantised import (
+from dpserve.training.exact.quantised import (
     LARGEST_WEIGHT_NORM,
     is_quantised,
     norms,
@@ -18,7 +18,7 @@ from training.exact.quantised import (
     summands,
     weight_step,
 )
-from training.features.maps import STEP
+from dpserve.training.features.maps import STEP
 
 
 def hardest(generator, classes, dimension, shape):

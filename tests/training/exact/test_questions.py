@@ -12,21 +12,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechanisms.gaussian import Gaussian
-from mechanisms.randomness import NoiseKey
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.training.bundles.certificate import now
+from dpserve.training.exact.network import exact_layers, logits, rounded
+from dpserve.training.exact.quantised import products, quantised, summands
+from dpserve.training.exact.questions import noise_of
+from dpserve.training.features.maps import STEP, Fourier, Identity
+from dpserve.training.kinds.head.bundle import CertifiedHead, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.published.bounds import Topology
+from dpserve.training.kinds.published.bundle import (
+    PublishedNetwork,
+    ScaledInputs,
+    UnprovenCertificate,
+    claims,
+    save_published,
+)
 from tests.training.answering import answers, asked, mechanisms_for
 from tests.training.conftest import make_records
-from training.bundles.certificate import now
-from training.exact.network import exact_layers, logits, rounded
-from training.exact.quantised import products, quantised, summands
-from training.exact.questions import noise_of
-from training.features.maps import STEP, Fourier, Identity
-from training.kinds.head.bundle import CertifiedHead, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import load_model
-from training.kinds.published.bounds import Topology
-from training.kinds.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims, save_published
 
 KERNELS = ("Prescott", "Nehalem", "Sandybridge", "Haswell", "SkylakeX")
 """Kernels of OpenBLAS. One that this processor lacks is another one, which costs a run and shows nothing."""

@@ -12,16 +12,15 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from accounting.losses import Cost, GaussianLoss
-from accounting.picorho import to_rho
-from mechanisms.gaussian_vector import whole_picorho
-from tests.seeded import Seeded
-from training.errors import MissingExtra, NotExportable
-from training.export import classifier
-from training.export.files import FORMS, exported
-from training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles
-from training.features.quantiles import QuantileRelease
-from training.inputs.columns import (
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.errors import MissingExtra, NotExportable
+from dpserve.training.export import classifier
+from dpserve.training.export.files import FORMS, exported
+from dpserve.training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles
+from dpserve.training.features.quantiles import QuantileRelease
+from dpserve.training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
     NumberColumn,
@@ -30,17 +29,18 @@ from training.inputs.columns import (
     coordinates_of,
     encode_rows,
 )
-from training.inputs.records import Declaration, Records
-from training.kinds.class_sums.model import COUNT_COORDINATE, save_class_sums, train_class_sums
-from training.kinds.dpsgd.choices import Choices
-from training.kinds.dpsgd.model import save_dpsgd
-from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import load_model
-from training.kinds.registry import release_names
-from training.kinds.weights.model import release_weights, save_weights
-from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.class_sums.model import COUNT_COORDINATE, save_class_sums, train_class_sums
+from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.model import save_dpsgd
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import release_names
+from dpserve.training.kinds.weights.model import release_weights, save_weights
+from dpserve.training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from tests.seeded import Seeded
 
 WHOLE = whole_picorho("rho:2")
 LOWER, UPPER = (-3.0, 0.0, -1e-3, 5.0, 17.0), (1.0, 900.0, 1e-3, 6.0, 90.0)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from training.features.crosses import PARTS_OF_NUMBER, Field, bucket, buckets_of, counted, fields_of
-from training.features.maps import Bins
-from training.inputs.columns import (
+from dpserve.training.features.crosses import PARTS_OF_NUMBER, Field, bucket, buckets_of, counted, fields_of
+from dpserve.training.features.maps import Bins
+from dpserve.training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
     NumberColumn,

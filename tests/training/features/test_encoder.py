@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from dpserve.training.errors import TrainingError
+from dpserve.training.features.encoder import LARGEST_BATCH, OnnxEncoder
 from tests.training.onnx_models import FEATURES, WIDTH, layer, model, perceptron, weights
-from training.errors import TrainingError
-from training.features.encoder import LARGEST_BATCH, OnnxEncoder
 
 
 def rows_of(seed, n, features=FEATURES):

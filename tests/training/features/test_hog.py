@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
-from mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.features import hog
+from dpserve.training.features.maps import STEP, Hog, HogFourier
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums
+from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.model import save_dpsgd
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from dpserve.training.kinds.head.bundle import save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.weights.model import release_weights, save_weights
 from tests.seeded import Seeded
-from training.features import hog
-from training.features.maps import STEP, Hog, HogFourier
-from training.inputs.records import Declaration, Records
-from training.kinds.class_sums.model import save_class_sums, train_class_sums
-from training.kinds.dpsgd.choices import Choices
-from training.kinds.dpsgd.model import save_dpsgd
-from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.kinds.head.bundle import save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import load_model
-from training.kinds.weights.model import release_weights, save_weights
 
 
 def map_of(*shape, low=0.0, high=255.0, bias=0.0, centred=False):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from training.features.maps import (
+from dpserve.training.features.maps import (
     COARSE_BINS,
     DOUBLING_BINS,
     STEP,
@@ -20,8 +20,8 @@ from training.features.maps import (
     Quantiles,
     default_clip_norm,
 )
-from training.features.quantiles import QuantileRelease
-from training.inputs.columns import (
+from dpserve.training.features.quantiles import QuantileRelease
+from dpserve.training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
     NumberColumn,

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mechanisms.gaussian_vector import LARGEST_SIZE, least_price, mu_for
-from training.features.maps import Bins, Quantiles, map_as_shown
-from training.features.quantiles import (
+from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, least_price, mu_for
+from dpserve.training.features.maps import Bins, Quantiles, map_as_shown
+from dpserve.training.features.quantiles import (
     CELLS,
     COUNTS,
     FEWEST_PARTS,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from training.features import rules
-from training.inputs.columns import LevelsColumn, NumberColumn, TextColumn, coordinates_of
-from training.inputs.records import Declaration
+from dpserve.training.features import rules
+from dpserve.training.inputs.columns import LevelsColumn, NumberColumn, TextColumn, coordinates_of
+from dpserve.training.inputs.records import Declaration
 
 LEVELS = LevelsColumn(name="town", levels=tuple(f"t{index}" for index in range(100)))
 

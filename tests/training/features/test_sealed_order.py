@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.features.maps import FEATURE_MAPS, Encoder, FeatureMap
+from dpserve.training.features.maps import FEATURE_MAPS, Encoder, FeatureMap
 
 COMMON = ["lower", "upper", "clip_norm", "bias", "columns", "kind"]
 OWN = {

@@ -5,15 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.seeded import Seeded
-from training.exact.products import matrix_on_grid
-from training.features.maps import Bins
-from training.features.rows import Features
-from training.fitting.around import CLOSEST, AroundMean, around, on_steps
-from training.fitting.network import SUM_ERROR, Network
-from training.inputs.records import Declaration, Records, Units
-from training.inputs.sums import Rows, of_rows
-from training.kinds.class_sums.model import (
+from dpserve.training.exact.products import matrix_on_grid
+from dpserve.training.features.maps import Bins
+from dpserve.training.features.rows import Features
+from dpserve.training.fitting.around import CLOSEST, AroundMean, around, on_steps
+from dpserve.training.fitting.network import SUM_ERROR, Network
+from dpserve.training.inputs.records import Declaration, Records, Units
+from dpserve.training.inputs.sums import Rows, of_rows
+from dpserve.training.kinds.class_sums.model import (
     Centred,
     Directions,
     centre_of,
@@ -22,9 +21,10 @@ from training.kinds.class_sums.model import (
     sums_of,
     train_class_sums,
 )
-from training.kinds.dpsgd.centre import inputs_around, sum_of_rows
-from training.kinds.dpsgd.choices import Choices
-from training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
+from dpserve.training.kinds.dpsgd.centre import inputs_around, sum_of_rows
+from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
+from tests.seeded import Seeded
 
 FEATURES, CLASSES = 5, 3
 MAP = Bins(lower=(0.0,) * FEATURES, upper=(1.0,) * FEATURES, bias=0.25, crosses=((0, 1),), cross_buckets=60)

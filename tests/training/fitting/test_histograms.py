@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.gaussian_vector import mu_for, whole_picorho
-from mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.errors import TrainingError
+from dpserve.training.features.maps import Quantiles
+from dpserve.training.features.quantiles import CELLS, LEVELS, TAIL, levels_of
+from dpserve.training.fitting.histograms import cells_of, counts_of, cut_at_quantiles
+from dpserve.training.inputs.columns import LevelsColumn, NumberColumn, coordinates_of
+from dpserve.training.inputs.records import Declaration, Records, Units
+from dpserve.training.inputs.sums import of_rows
 from tests.seeded import Seeded
-from training.errors import TrainingError
-from training.features.maps import Quantiles
-from training.features.quantiles import CELLS, LEVELS, TAIL, levels_of
-from training.fitting.histograms import cells_of, counts_of, cut_at_quantiles
-from training.inputs.columns import LevelsColumn, NumberColumn, coordinates_of
-from training.inputs.records import Declaration, Records, Units
-from training.inputs.sums import of_rows
 
 COLUMNS = (
     NumberColumn(name="a", minimum=-1.0, maximum=3.0, required=True),

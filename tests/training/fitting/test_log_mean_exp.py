@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
-from training.errors import NotConverged
-from training.fitting.log_mean_exp import RegularisedLogMeanExp
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.sensitivity import (
+from dpserve.training.errors import NotConverged
+from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.sensitivity import (
     LARGEST_ALPHA,
     ConvexifiedSensitivity,
     Convexity,
     convexified_sensitivity,
     weight_sensitivity,
 )
-from training.fitting.solver import gradient_bound, minimise
-from training.inputs.sums import LocalSums, Shard
+from dpserve.training.fitting.solver import gradient_bound, minimise
+from dpserve.training.inputs.sums import LocalSums, Shard
 
 TOLERANCE = 1e-6
 ALPHAS = (1e-3, 0.03, 0.3, 1.0, 3.0, 10.0)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanisms.elementary import softmax
+from dpserve.mechanisms.elementary import softmax
+from dpserve.training.fitting.network import SUM_ERROR, Network
 from research.white_box.gradients import record_gradients
-from training.fitting.network import SUM_ERROR, Network
 
 
 def example(network: Network, records: int, seed: int, spread: float = 0.5):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime, check_grad
 
-from training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
 
 
 @pytest.fixture

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.exact.quantised import LARGEST_WEIGHT_NORM, norms, products, quantised, summands, weight_step
-from training.features.maps import STEP, Fourier, Identity
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.sensitivity import (
+from dpserve.training.exact.quantised import LARGEST_WEIGHT_NORM, norms, products, quantised, summands, weight_step
+from dpserve.training.features.maps import STEP, Fourier, Identity
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.sensitivity import (
     logit_sensitivity_per_norm,
     projected,
     quantised_weight_sensitivity,
     weight_norm,
     weight_sensitivity,
 )
-from training.fitting.solver import minimise
-from training.inputs.records import Declaration, Records
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.training.fitting.solver import minimise
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 TOLERANCE = 1e-6
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from training.errors import NotConverged
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.sensitivity import LARGEST_WEIGHT_NORM
-from training.fitting.solver import gradient_bound, minimise
+from dpserve.training.errors import NotConverged
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.sensitivity import LARGEST_WEIGHT_NORM
+from dpserve.training.fitting.solver import gradient_bound, minimise
 
 
 @pytest.mark.parametrize("strong_convexity", [1e-3, 1.0, 1e4])

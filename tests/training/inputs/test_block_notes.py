@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from training.block_choice import BlockChoice
-from training.errors import TrainingError
-from training.inputs.blocks import BlockDeclaration, noted_in_blocks, period_of
-from training.inputs.table_records import read_numbers
+from dpserve.training.block_choice import BlockChoice
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks, period_of
+from dpserve.training.inputs.table_records import read_numbers
 
 BUDGET = "epsilon:3@1e-6"
 

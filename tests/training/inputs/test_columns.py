@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.errors import DataError
-from training.features.maps import Fourier, Identity
-from training.inputs.columns import (
+from dpserve.training.errors import DataError
+from dpserve.training.features.maps import Fourier, Identity
+from dpserve.training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
     NumberColumn,

@@ -1,7 +1,7 @@
 import pytest
 
-from training.errors import DataError
-from training.inputs.declared import parse_classes, values_of
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.declared import parse_classes, values_of
 
 
 def test_names_stand_for_themselves_unless_a_value_is_given():

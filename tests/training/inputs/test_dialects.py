@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.messages import OptionName, message_of
-from training.errors import DataError
-from training.inputs.columns import NumberColumn, TimeColumn, ValueRefused
-from training.inputs.schema import parse_schema
-from training.inputs.table_records import read_numbers, read_with_schema
-from training.inputs.tables import encoding_of, open_table
+from dpserve.accounting.messages import OptionName, message_of
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import NumberColumn, TimeColumn, ValueRefused
+from dpserve.training.inputs.schema import parse_schema
+from dpserve.training.inputs.table_records import read_numbers, read_with_schema
+from dpserve.training.inputs.tables import encoding_of, open_table
 
 CITIES = ("Köln", "Zürich", "Ålesund")
 ROWS = [

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.errors import TrainingError
-from training.inputs import digest_files
-from training.inputs.digest_files import files_in, in_others, is_ended, keep, mapped, sorted_once
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs import digest_files
+from dpserve.training.inputs.digest_files import files_in, in_others, is_ended, keep, mapped, sorted_once
 
 SMALL = st.lists(st.integers(0, 40), max_size=60)
 DTYPES = pytest.mark.parametrize("dtype", [np.dtype(np.uint64), np.dtype("S16")], ids=str)

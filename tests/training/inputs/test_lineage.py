@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.messages import OptionName, message
-from tests.training.conftest import make_records
-from training.errors import TrainingError
-from training.inputs.digest_files import in_others, sorted_once
-from training.inputs.lineage import (
+from dpserve.accounting.messages import OptionName, message
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.digest_files import in_others, sorted_once
+from dpserve.training.inputs.lineage import (
     KnownRecords,
     Shared,
     advice,
@@ -23,8 +22,9 @@ from training.inputs.lineage import (
     overlap,
     owner_key,
 )
-from training.inputs.parsing import name_digests
-from training.inputs.records import Declaration, Records, Units
+from dpserve.training.inputs.parsing import name_digests
+from dpserve.training.inputs.records import Declaration, Records, Units
+from tests.training.conftest import make_records
 
 
 @pytest.fixture

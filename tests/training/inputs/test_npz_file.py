@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from training.errors import DataError
-from training.inputs.npz_file import read_npz
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.npz_file import read_npz
 
 X = np.arange(12.0).reshape(3, 2, 2)
 Y = np.array([0, 1, 0])

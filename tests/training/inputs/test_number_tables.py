@@ -1,7 +1,7 @@
 import pytest
 
-from training.errors import DataError
-from training.inputs.table_records import read_numbers
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.table_records import read_numbers
 
 GOOD = "age,income,id,ok\n30,1000.5,7,yes\n\n40,2e3,8,no\n"
 

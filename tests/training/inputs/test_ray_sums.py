@@ -12,21 +12,21 @@ import pandas as pd
 import pytest
 
 from benchmarks.serving.processes import free_port
-from mechanisms.gaussian_vector import mu_for, whole_picorho
+from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
+from dpserve.training.errors import DataError, TrainingError
+from dpserve.training.fitting.sensitivity import Convexity
+from dpserve.training.inputs import sums
+from dpserve.training.inputs.ray_sums import RaySums, Worker, read_on_ray
+from dpserve.training.inputs.records import Units
+from dpserve.training.inputs.table_records import read_numbers
+from dpserve.training.inputs.tables import files_of
+from dpserve.training.kinds.class_sums.model import train_class_sums
+from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.seeded import Seeded
 from tests.training.conftest import identity
-from training.errors import DataError, TrainingError
-from training.fitting.sensitivity import Convexity
-from training.inputs import sums
-from training.inputs.ray_sums import RaySums, Worker, read_on_ray
-from training.inputs.records import Units
-from training.inputs.table_records import read_numbers
-from training.inputs.tables import files_of
-from training.kinds.class_sums.model import train_class_sums
-from training.kinds.dpsgd.choices import by_rule
-from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 WHOLE = whole_picorho("rho:0.5")
 
@@ -108,9 +108,7 @@ def test_a_cluster_that_cannot_be_reached_is_named_with_what_to_do(folder):
     """In a process of its own, which Ray's client leaves unfit to start a Ray."""
     pytest.importorskip("ray")
     address = f"ray://127.0.0.1:{free_port()}"
-    code = (
-        "import sys; from training.inputs.ray_sums import read_on_ray; read_on_ray(*sys.argv[1:2], sys.argv[2:], None)"
-    )
+    code = "import sys; from dpserve.training.inputs.ray_sums import read_on_ray; read_on_ray(*sys.argv[1:2], sys.argv[2:], None)"
     done = subprocess.run(
         [sys.executable, "-c", code, address, *files_of(str(folder))], capture_output=True, text=True, check=False
     )

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from training.errors import DataError
-from training.inputs.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn
-from training.inputs.schema import draft, parse_schema, read_schema
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn
+from dpserve.training.inputs.schema import draft, parse_schema, read_schema
 
 AGE = {"name": "age", "type": "integer", "constraints": {"minimum": 17, "maximum": 90}}
 LABEL = {"name": "ok", "type": "string", "constraints": {"enum": ["no", "yes"]}}

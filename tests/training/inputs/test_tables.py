@@ -13,12 +13,12 @@ import pyarrow.feather as feather
 import pyarrow.parquet as parquet
 import pytest
 
-from training.errors import DataError
-from training.inputs import tables
-from training.inputs.columns import encode_rows
-from training.inputs.schema import parse_schema
-from training.inputs.table_records import read_numbers, read_with_schema
-from training.inputs.tables import open_table
+from dpserve.training.errors import DataError
+from dpserve.training.inputs import tables
+from dpserve.training.inputs.columns import encode_rows
+from dpserve.training.inputs.schema import parse_schema
+from dpserve.training.inputs.table_records import read_numbers, read_with_schema
+from dpserve.training.inputs.tables import open_table
 
 SCHEMA = parse_schema(
     {

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from dpserve.training.errors import BundleError, DataError, TrainingError, WrongOption
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs import text_encoder
+from dpserve.training.inputs.columns import TextColumn, coordinates_of, encode_rows
+from dpserve.training.inputs.reading import RowsForm
+from dpserve.training.inputs.schema import parse_schema, read_schema
+from dpserve.training.inputs.text_encoder import CHARACTERS, MODEL_FILE, TOKENIZER_FILE, open_bundled, read_text_encoder
 from tests.training.text_encoders import UNKNOWN_TO_THE_MODEL, WIDTH, WORDS, model, table, tokenizer, write_encoder
-from training.errors import BundleError, DataError, TrainingError, WrongOption
-from training.features.maps import Identity
-from training.inputs import text_encoder
-from training.inputs.columns import TextColumn, coordinates_of, encode_rows
-from training.inputs.reading import RowsForm
-from training.inputs.schema import parse_schema, read_schema
-from training.inputs.text_encoder import CHARACTERS, MODEL_FILE, TOKENIZER_FILE, open_bundled, read_text_encoder
 
 
 @pytest.fixture(autouse=True)

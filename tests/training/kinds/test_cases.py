@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from mechanisms.answer_noise import AnswerNoise
-from training.kinds.cases import Case, quality
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.training.kinds.cases import Case, quality
 
 
 def test_the_figures_of_a_few_rows_by_hand():

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.fit import Request, fit
-from training.inputs.records import Declaration, Records
-from training.kinds.registry import kind_named
+from dpserve.training.fit import Request, fit
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.registry import kind_named
 
 ROOT = Path(__file__).parents[3]
 OF_KIND = {"class-sums": {}, "weights": {"lam": 2.0}, "dpsgd": {"steps": 5}}
@@ -29,7 +29,7 @@ def test_no_optimiser_and_no_randomness_comes_with_a_model(kind, tmp_path):
     fit(records, Request(name="m", lineage="l", kind=kind, options=options), tmp_path / "m", state=tmp_path)
     heavy = ("scipy.special", "scipy.optimize", "scipy.sparse", "cryptography.hazmat", "numpy.random", "numpy.ma.")
     program = (
-        "import sys, numpy as np; from pathlib import Path; from training.kinds.loading import load_model;"
+        "import sys, numpy as np; from pathlib import Path; from dpserve.training.kinds.loading import load_model;"
         f"model = load_model(Path({str(tmp_path / 'm')!r})); model.answers(np.full((3, 2), 0.5));"
         f"print([name for name in sys.modules if name.startswith({heavy!r})])"
     )

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import pytest
 
-from training.errors import TrainingError, WrongOption
-from training.kinds.class_sums.kind import ClassSumsKind
-from training.kinds.options import Declared, Options, fields_of
-from training.kinds.registry import all_kinds, default_kind, kind_named, register, takers, trainable_kinds
+from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.kinds.class_sums.kind import ClassSumsKind
+from dpserve.training.kinds.options import Declared, Options, fields_of
+from dpserve.training.kinds.registry import all_kinds, default_kind, kind_named, register, takers, trainable_kinds
 
 PRICE = 10**11
 GIVEN = {

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from accounting.budgets import Budget
-from accounting.picorho import PICORHO_PER_RHO
-from audit.estimators import gdp
-from mechanisms.elementary import softmax
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.seeded import SeededRandomness
-from training.errors import TrainingError
-from training.inputs.sums import of_rows
-from training.pay_once import calibration
-from training.pay_once.calibration import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.picorho import PICORHO_PER_RHO
+from dpserve.audit.estimators import gdp
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.sums import of_rows
+from dpserve.training.pay_once import calibration
+from dpserve.training.pay_once.calibration import (
     COUNTS_PART,
     ROUND_PART,
     ROUNDS,
@@ -200,7 +200,7 @@ def test_without_a_price_the_logits_stay_as_they_are():
 
 
 def test_too_many_records_are_refused_before_anything_is_released(monkeypatch):
-    monkeypatch.setattr("training.inputs.sums.MOST_RECORDS", 9)
+    monkeypatch.setattr("dpserve.training.inputs.sums.MOST_RECORDS", 9)
     with pytest.raises(TrainingError, match="at most 9 records, not 10"):
         calibrated(of_rows(np.zeros((10, 2)), np.zeros(10, dtype=np.int64)), same, 2, mu_for(10**9), words(0))
 

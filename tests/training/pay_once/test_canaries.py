@@ -10,25 +10,32 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting.conversions import gaussian_epsilon, gaussian_mu, zcdp_epsilon
-from accounting.losses import Cost, GaussianLoss, PureLoss
-from mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
+from dpserve.accounting.conversions import gaussian_epsilon, gaussian_mu, zcdp_epsilon
+from dpserve.accounting.losses import Cost, GaussianLoss, PureLoss
+from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
+from dpserve.training.errors import BundleError, ClaimRefuted
+from dpserve.training.features.maps import Bins
+from dpserve.training.fitting.network import Network
+from dpserve.training.kinds.class_sums.model import load_class_sums, save_class_sums, train_class_sums
+from dpserve.training.kinds.dpsgd import step as dpsgd_step
+from dpserve.training.kinds.dpsgd import train as dpsgd_train
+from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.model import load_dpsgd, save_dpsgd
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.weights.model import load_weights, release_weights, save_weights
+from dpserve.training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, Coins, labels_of, moved_alike
+from dpserve.training.pay_once.canary_verdict import (
+    DOUBT,
+    combined_scores,
+    epsilon_of,
+    judged,
+    p_values_of,
+    shared_noise,
+)
 from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records
-from training.errors import BundleError, ClaimRefuted
-from training.features.maps import Bins
-from training.fitting.network import Network
-from training.kinds.class_sums.model import load_class_sums, save_class_sums, train_class_sums
-from training.kinds.dpsgd import step as dpsgd_step
-from training.kinds.dpsgd import train as dpsgd_train
-from training.kinds.dpsgd.choices import by_rule
-from training.kinds.dpsgd.model import load_dpsgd, save_dpsgd
-from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.weights.model import load_weights, release_weights, save_weights
-from training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, Coins, labels_of, moved_alike
-from training.pay_once.canary_verdict import DOUBT, combined_scores, epsilon_of, judged, p_values_of, shared_noise
 
 WHOLE = whole_picorho("epsilon:4@1e-5")
 MANY = 1000

@@ -7,13 +7,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.prefix_sums import PrefixSums
-from tests.seeded import Seeded
-from training.inputs.records import Units
-from training.pay_once import coverage as coverages
-from training.pay_once.coverage import thousandths
-from training.pay_once.prediction_sets import (
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.mechanisms.prefix_sums import PrefixSums
+from dpserve.training.inputs.records import Units
+from dpserve.training.pay_once import coverage as coverages
+from dpserve.training.pay_once.coverage import thousandths
+from dpserve.training.pay_once.prediction_sets import (
     counts_of,
     expected_share,
     mean_size,
@@ -21,7 +20,8 @@ from training.pay_once.prediction_sets import (
     parts_of,
     release_sets,
 )
-from training.pay_once.scores import CELLS, EDGES, cells_of, least_in
+from dpserve.training.pay_once.scores import CELLS, EDGES, cells_of, least_in
+from tests.seeded import Seeded
 
 ALARM = 1e-7
 

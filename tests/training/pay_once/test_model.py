@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.elementary import softmax
-from training.features.maps import Fourier, Identity
-from training.pay_once.model import Around, rounded
+from dpserve.mechanisms.elementary import softmax
+from dpserve.training.features.maps import Fourier, Identity
+from dpserve.training.pay_once.model import Around, rounded
 
 MAPS = [
     Identity(lower=(0.0,) * 30, upper=(1.0,) * 30, clip_norm=1.0, bias=0.1),

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from accounting.budgets import Accepts, Budget
-from accounting.losses import Cost
-from training.planning.answers import plan
+from dpserve.accounting.budgets import Accepts, Budget
+from dpserve.accounting.losses import Cost
+from dpserve.training.planning.answers import plan
 
 
 def held(epsilon: float) -> dict[Accepts, Budget]:

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from accounting.budgets import Budget
-from mechanisms.gaussian_vector import LEAST_PRICE
-from training.errors import TrainingError
-from training.features import rules
-from training.inputs.records import Records
-from training.kinds.cases import Estimate, Quality, numbers_declared
-from training.planning.options import MANY_CLASSES, default_option, option_named, planned_options
-from training.planning.ranking import Ranking
-from training.planning.recommendation import (
+from dpserve.accounting.budgets import Budget
+from dpserve.mechanisms.gaussian_vector import LEAST_PRICE
+from dpserve.training.errors import TrainingError
+from dpserve.training.features import rules
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.cases import Estimate, Quality, numbers_declared
+from dpserve.training.planning.options import MANY_CLASSES, default_option, option_named, planned_options
+from dpserve.training.planning.ranking import Ranking
+from dpserve.training.planning.recommendation import (
     LARGEST_PRICE,
     MOST_ROWS,
     MOST_TABLE_ROWS,

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, whole_picorho
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, whole_picorho
+from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.planning.retraining import by_rule, by_simulation, retrainings_of, share_of, windows
 from tests.training.conftest import make_records
-from training.errors import TrainingError, WrongOption
-from training.planning.retraining import by_rule, by_simulation, retrainings_of, share_of, windows
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)

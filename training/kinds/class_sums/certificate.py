@@ -6,17 +6,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from accounting.losses import Cost
-from mechanisms.gaussian_vector import GaussianVector
-from training.features.rows import Features
-from training.fields import Several
-from training.kinds.class_sums import continued
-from training.pay_once import calibration
-from training.pay_once.canaries import CanaryPart, labels_of
-from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.training.features.rows import Features
+from dpserve.training.fields import Several
+from dpserve.training.kinds.class_sums import continued
+from dpserve.training.pay_once import calibration
+from dpserve.training.pay_once.canaries import CanaryPart, labels_of
+from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
 
 SPARSE_LENGTH = 1.0 - 2.0**-12
-"""The length of v for a sparse row (`training.kinds.class_sums.model.sparse_sums_of`)."""
+"""The length of v for a sparse row (`dpserve.training.kinds.class_sums.model.sparse_sums_of`)."""
 _RELATIVE = 1e-7
 """More than the lengths of directions and gradients are off by, relatively."""
 
@@ -69,15 +69,15 @@ class ClassSumsCertificate(ReleaseCertificate):
         of the (C, D) matrix: its sensitivity is 1 (of sparse rows by `sparse_sums_of`). Both are released by
         `GaussianVector` with that sensitivity; the second depends on the first through its output alone, and adaptive
         composition adds the squares of the mus (Dong, Roth and Su 2022, Corollary 3.3). What steps and calibration cost
-        beside them is proved in `training.kinds.class_sums.continued` and `training.pay_once.calibration`. Everything
-        else is computed from these.
+        beside them is proved in `dpserve.training.kinds.class_sums.continued` and
+        `dpserve.training.pay_once.calibration`. Everything else is computed from these.
 
         Privacy units. Let a neighbour have all n records of one unit more or less, each with the weight w <= 1/n that
-        `training.inputs.records.Units` gives it, a function of n alone: no other unit's terms change. The unit's term
-        in the centre is the sum of its records' w times theirs, rounded towards zero: by the triangle inequality at
-        most n w <= 1 long. In the class sums its records may lie in several rows of the matrix, and the same inequality
-        holds for the matrix. (One record of the unit more or less moves the terms of the n - 1 others by their weights'
-        change, 1/(n (n - 1)) each, and adds its own, 1/n: at most 2/n <= 1.)
+        `dpserve.training.inputs.records.Units` gives it, a function of n alone: no other unit's terms change. The
+        unit's term in the centre is the sum of its records' w times theirs, rounded towards zero: by the triangle
+        inequality at most n w <= 1 long. In the class sums its records may lie in several rows of the matrix, and the
+        same inequality holds for the matrix. (One record of the unit more or less moves the terms of the n - 1 others
+        by their weights' change, 1/(n (n - 1)) each, and adds its own, 1/n: at most 2/n <= 1.)
         """
         self.mechanisms()
         if self.steps_mu:

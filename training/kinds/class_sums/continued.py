@@ -18,12 +18,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from accounting.arrays import Floats, Integers
-from mechanisms.gaussian_vector import LARGEST_SIZE, LEAST_PRICE, GaussianVector, mu_for
-from mechanisms.randomness import Randomness
-from training.fitting.network import Network, check_shards
-from training.inputs.sums import Rows, Shard, Sums
-from training.pay_once.canaries import CanaryPart, moved_alike
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, LEAST_PRICE, GaussianVector, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.fitting.network import Network, check_shards
+from dpserve.training.inputs.sums import Rows, Shard, Sums
+from dpserve.training.pay_once.canaries import CanaryPart, moved_alike
 
 SHARE = Fraction(1, 6)
 """The share that steps are paid from of what calibration leaves of mu^2."""

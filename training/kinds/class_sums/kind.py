@@ -5,21 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.randomness import Randomness, SystemRandomness
-from training.features.maps import FeatureMap
-from training.features.quantiles import price_of_counts
-from training.kinds.kind import Job, PayOnceKind, TrainAlike
-from training.kinds.likeness import price_of
-from training.kinds.options import Options
-from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import CANARIES, PRICE, RECORDS
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.mechanisms.randomness import Randomness, SystemRandomness
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.features.quantiles import price_of_counts
+from dpserve.training.kinds.kind import Job, PayOnceKind, TrainAlike
+from dpserve.training.kinds.likeness import price_of
+from dpserve.training.kinds.options import Options
+from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.kinds.shared_options import CANARIES, PRICE, RECORDS
 
 if TYPE_CHECKING:
-    from training.inputs.records import Declaration, Records
-    from training.kinds.class_sums.certificate import ClassSumsCertificate
-    from training.kinds.class_sums.model import ClassSums
-    from training.pay_once.classifier import Classifier
+    from dpserve.training.inputs.records import Declaration, Records
+    from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
+    from dpserve.training.kinds.class_sums.model import ClassSums
+    from dpserve.training.pay_once.classifier import Classifier
 
 
 AFTER_STEPS = (
@@ -47,7 +47,7 @@ class ClassSumsKind(PayOnceKind):
 
     def train(self, job: Job, options: ClassSumsOptions) -> "ClassSumsCertificate":
         """Release the sums and save the model."""
-        from training.kinds.class_sums.model import save_class_sums, train_class_sums
+        from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums
 
         words, declared = SystemRandomness(), options.records_declared
         with job.progress.steps_with_progress(2 * len(job.records)) as report:
@@ -67,13 +67,13 @@ class ClassSumsKind(PayOnceKind):
     @property
     def planned(self) -> Sequence[PlannedOption]:
         """Return the options that the planner may recommend."""
-        from training.kinds.class_sums.planned import PLANNED
+        from dpserve.training.kinds.class_sums.planned import PLANNED
 
         return PLANNED
 
     def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:
         """Return that steps would follow the sums, as they do from so many records on where rows are not too wide."""
-        from training.kinds.class_sums.continued import divided
+        from dpserve.training.kinds.class_sums.continued import divided
 
         try:
             counts = price_of_counts(plan.share, 1) if option.features == "quantiles" else 0
@@ -86,8 +86,8 @@ class ClassSumsKind(PayOnceKind):
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
         """Raise where there are too many records, or the price is too small for two releases."""
-        from training.inputs.sums import check_count
-        from training.kinds.class_sums.model import shares
+        from dpserve.training.inputs.sums import check_count
+        from dpserve.training.kinds.class_sums.model import shares
 
         del option
         check_count(n)
@@ -97,7 +97,7 @@ class ClassSumsKind(PayOnceKind):
 
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a release of sums at the same price, with steps where it took steps."""
-        from training.kinds.class_sums.model import train_class_sums
+        from dpserve.training.kinds.class_sums.model import train_class_sums
 
         if (price := price_of(public)) is None:
             return None
@@ -112,13 +112,13 @@ class ClassSumsKind(PayOnceKind):
 
     def load(self, folder: Path, device: str | None) -> "ClassSums":
         """Read and verify class sums."""
-        from training.kinds.class_sums.model import load_class_sums
+        from dpserve.training.kinds.class_sums.model import load_class_sums
 
         return load_class_sums(folder, device)
 
     def classifier(self, model: "ClassSums") -> "Classifier":
         """Return the calibrated head around the released centre."""
-        from training.pay_once.classifier import Classifier, calibrated_layer
+        from dpserve.training.pay_once.classifier import Classifier, calibrated_layer
 
         head, mu = calibrated_layer(model.weights, model.calibration), model.certificate.calibration_mu
         return Classifier(model.certificate, model.tensors, (head,), mu, centre=model.mean)

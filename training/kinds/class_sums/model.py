@@ -2,19 +2,19 @@
 
 The model of few records per class: one record moves the sums by at most 1, whatever is trained from them.
 
-What is released, in this order, each on exact integer-grid noise (`mechanisms.gaussian_vector`):
+What is released, in this order, each on exact integer-grid noise (`dpserve.mechanisms.gaussian_vector`):
 1. the centre: the sum over the records of (sqrt(1 - b^2) u, b), with u = phi(x)/||phi(x)|| and b = COUNT_COORDINATE.
    From it follows the noisy mean m = total / count, scaled into the unit ball. All records share m, and inner
    products with it drown what tells classes apart.
 2. the class sums: for each class the sum of v = (u - m)/||u - m|| over its records.
 
-3. gradient steps from the sums' directions, where the price allows it: `training.kinds.class_sums.continued`.
-4. how far to trust what came of it: `training.pay_once.calibration`.
+3. gradient steps from the sums' directions, where the price allows it: `dpserve.training.kinds.class_sums.continued`.
+4. how far to trust what came of it: `dpserve.training.pay_once.calibration`.
 
 What is computed from that is post-processing: the classes' directions under the noise
-(`training.kinds.class_sums.shrinkage`), and for a row x the softmax of the calibrated <w_c, v(x)>, where w_c is what
-the steps led to, or TEMPERATURE times the direction of class c where there were none. The constants that steps add to
-the logits are among the calibration's.
+(`dpserve.training.kinds.class_sums.shrinkage`), and for a row x the softmax of the calibrated <w_c, v(x)>, where w_c is
+what the steps led to, or TEMPERATURE times the direction of class c where there were none. The constants that steps add
+to the logits are among the calibration's.
 """
 
 import functools
@@ -27,28 +27,28 @@ from typing import Any
 
 import numpy as np
 
-from accounting import picorho, sampling_error
-from accounting.arrays import Floats, Integers
-from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
-from mechanisms.elementary import row_sums, softmax
-from mechanisms.gaussian_vector import LEAST_PRICE, mu_for
-from mechanisms.randomness import Randomness
-from training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
-from training.devices import NUMPY, Arithmetic, Matrix, matrices
-from training.errors import TrainingError
-from training.exact.products import on_grid, squared_lengths
-from training.features.maps import FeatureMap
-from training.features.rows import Features
-from training.fitting.around import around
-from training.fitting.network import check_shards
-from training.inputs.records import Records
-from training.inputs.sums import Rows, Shard, Sums, check_count
-from training.kinds.class_sums import continued
-from training.kinds.class_sums.certificate import SPARSE_LENGTH, ClassSumsCertificate, cost_of
-from training.kinds.class_sums.shrinkage import SHORTEST_ROW, shrunk, unit_rows
-from training.pay_once import calibration
-from training.pay_once.calibration import Calibration
-from training.pay_once.canaries import (
+from dpserve.accounting import picorho, sampling_error
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
+from dpserve.mechanisms.elementary import row_sums, softmax
+from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
+from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
+from dpserve.training.errors import TrainingError
+from dpserve.training.exact.products import on_grid, squared_lengths
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.features.rows import Features
+from dpserve.training.fitting.around import around
+from dpserve.training.fitting.network import check_shards
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import Rows, Shard, Sums, check_count
+from dpserve.training.kinds.class_sums import continued
+from dpserve.training.kinds.class_sums.certificate import SPARSE_LENGTH, ClassSumsCertificate, cost_of
+from dpserve.training.kinds.class_sums.shrinkage import SHORTEST_ROW, shrunk, unit_rows
+from dpserve.training.pay_once import calibration
+from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.canaries import (
     CanaryRun,
     Coins,
     columns_of,
@@ -56,8 +56,8 @@ from training.pay_once.canaries import (
     one_hot,
     tensor_shapes,
 )
-from training.pay_once.certificate import check_on_grid
-from training.pay_once.model import Around, rounded
+from dpserve.training.pay_once.certificate import check_on_grid
+from dpserve.training.pay_once.model import Around, rounded
 
 CENTRE_SHARE = Fraction(1, 20)
 """The share that the centre is paid from of what calibration leaves of mu^2, at most."""
@@ -103,7 +103,7 @@ class ClassSums:
         return softmax(self.calibration(self.logits(X)))
 
     def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
-        """See `training.pay_once.model.ReleasedModel`.
+        """See `dpserve.training.pay_once.model.ReleasedModel`.
 
         Let S be the sums, T = S + N those released, N of standard deviation s on each number, and l_c the length of row
         c once T was shrunk. With b the calibration's scale, logit c of T as it was released is
@@ -118,7 +118,7 @@ class ClassSums:
         the one number <N_c, v> among D; that intervals hold what they should all the same is tested on sums of noise
         alone.
 
-        Where gradient steps were taken from the sums nothing is proved: see `training.kinds.dpsgd.model`.
+        Where gradient steps were taken from the sums nothing is proved: see `dpserve.training.kinds.dpsgd.model`.
         """
         if self.stepped is not None:
             return self.probabilities(X), _OF_STEPS
@@ -490,7 +490,7 @@ def grid_terms(vectors: Floats, weights: Floats | None = None) -> Floats:
     of a sum of such terms is 1 whatever happened before. The squared length is summed exactly, in two halves of 14
     bits: with |k| <= 2^28 and at most 2^22 coordinates no sum reaches 2^53. What is rounded then, number by number, is
     off by less than 2^-51 of itself. A weight's product is rounded by 2^-53 of itself and then towards zero: a unit's
-    terms, whose weights add up to at most 1 (`training.inputs.records.Units`), are at most 1 long together.
+    terms, whose weights add up to at most 1 (`dpserve.training.inputs.records.Units`), are at most 1 long together.
     """
     steps = np.trunc(np.clip(vectors * GRID, -GRID, GRID))
     low = np.abs(steps)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from training.features.rules import Features
-from training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
+from dpserve.training.features.rules import Features
+from dpserve.training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
 
 
 def _class_sums(features: Features) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        from training.kinds.class_sums.model import train_class_sums
+        from dpserve.training.kinds.class_sums.model import train_class_sums
 
         records = trial.case.records
         feature_map, whole = trial.bought(features)

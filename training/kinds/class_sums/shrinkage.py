@@ -6,7 +6,7 @@ noisy values, and costs nothing.
 
 import numpy as np
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 SHORTEST_ROW = 2.0**-300
 """A row that is no longer has no direction: its squares might underflow."""

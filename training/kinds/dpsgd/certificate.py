@@ -6,18 +6,18 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from accounting import gaussian_envelope
-from accounting.losses import ApproximateGaussianLoss, Cost
-from mechanisms import wide_gaussian
-from mechanisms.gaussian_vector import GaussianVector
-from training.fields import Several
-from training.fitting.network import Activation, Network
-from training.kinds.dpsgd.centre import centre_release
-from training.kinds.dpsgd.descent import Descent, Optimiser
-from training.kinds.dpsgd.step import StepRelease, grid_step
-from training.pay_once import calibration
-from training.pay_once.canaries import CanaryPart, labels_of, moved_alike
-from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+from dpserve.accounting import gaussian_envelope
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost
+from dpserve.mechanisms import wide_gaussian
+from dpserve.mechanisms.gaussian_vector import GaussianVector
+from dpserve.training.fields import Several
+from dpserve.training.fitting.network import Activation, Network
+from dpserve.training.kinds.dpsgd.centre import centre_release
+from dpserve.training.kinds.dpsgd.descent import Descent, Optimiser
+from dpserve.training.kinds.dpsgd.step import StepRelease, grid_step
+from dpserve.training.pay_once import calibration
+from dpserve.training.pay_once.canaries import CanaryPart, labels_of, moved_alike
+from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
 
 Sampling = Literal["poisson"]
 
@@ -106,12 +106,13 @@ class DpSgdCertificate(ReleaseCertificate):
     def derived_cost(self) -> Cost:
         """Return the costs of centre, steps and calibration, composed.
 
-        They are mu-GDP, `ApproximateGaussianLoss(mu, 2^-40)`, and mu-GDP again (`training.pay_once.calibration`).
+        They are mu-GDP, `ApproximateGaussianLoss(mu, 2^-40)`, and mu-GDP again
+        (`dpserve.training.pay_once.calibration`).
 
         The centre is the Gaussian mechanism (`centre.centre_release`). Given it, a record's input depends on the record
         alone. A step is a sampled Gaussian (`step.private_step`), steps are chosen adaptively, and
-        `accounting.gaussian_envelope.least_mu` says what covering them means, why the noise sampler's error is within
-        the delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
+        `dpserve.accounting.gaussian_envelope.least_mu` says what covering them means, why the noise sampler's error is
+        within the delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
         steps_mu does not cover them.
 
         What this checks is that the numbers follow from one another: a mu below what the noise, the rate and the steps
@@ -182,7 +183,7 @@ def canary_length(input_norm: float) -> float:
 _CANARY_ERROR = 1e-6
 """More than a canary's clipped gradient is off by, relatively: its factors are on grids."""
 _DEVIATION_ERROR = 2.0**-15
-"""More than the deviation of the noise exceeds SCALE steps by, relatively (`mechanisms.wide_gaussian`)."""
+"""More than the deviation of the noise exceeds SCALE steps by, relatively (`dpserve.mechanisms.wide_gaussian`)."""
 
 
 def cost_of(centre: GaussianVector | None, steps_mu: float, calibration_mu: float) -> Cost:

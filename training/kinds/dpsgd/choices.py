@@ -12,8 +12,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from training.fitting.network import Activation
-from training.kinds.dpsgd.descent import Optimiser
+from dpserve.training.fitting.network import Activation
+from dpserve.training.kinds.dpsgd.descent import Optimiser
 
 
 @dataclass(frozen=True)

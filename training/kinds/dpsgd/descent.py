@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
 
 Optimiser = Literal["momentum", "adam"]
 

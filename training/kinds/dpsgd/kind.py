@@ -5,22 +5,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOST_STEPS
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.randomness import SystemRandomness
-from training.features.maps import FeatureMap
-from training.kinds.dpsgd.step import LARGEST_NORM, LEAST_NORM
-from training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
-from training.kinds.likeness import Likeness, network_likeness, price_of
-from training.kinds.options import Declared, Options
-from training.kinds.planned import PlannedOption
-from training.kinds.shared_options import CANARIES, PRICE, RECORDS, Activation, widths
+from dpserve.accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOST_STEPS
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.kinds.dpsgd.step import LARGEST_NORM, LEAST_NORM
+from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
+from dpserve.training.kinds.likeness import Likeness, network_likeness, price_of
+from dpserve.training.kinds.options import Declared, Options
+from dpserve.training.kinds.planned import PlannedOption
+from dpserve.training.kinds.shared_options import CANARIES, PRICE, RECORDS, Activation, widths
 
 if TYPE_CHECKING:
-    from training.inputs.records import Declaration
-    from training.kinds.dpsgd.certificate import DpSgdCertificate
-    from training.kinds.dpsgd.model import DpSgdModel
-    from training.pay_once.classifier import Classifier
+    from dpserve.training.inputs.records import Declaration
+    from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
+    from dpserve.training.kinds.dpsgd.model import DpSgdModel
+    from dpserve.training.pay_once.classifier import Classifier
 
 _HIDDEN = Declared(
     "The width of each hidden layer.",
@@ -98,10 +98,10 @@ class DpSgdKind(PayOnceKind):
 
     def train(self, job: Job, options: DpSgdOptions) -> "DpSgdCertificate":
         """Train by DP-SGD and save the model."""
-        from training.fitting.network import Network
-        from training.kinds.dpsgd.choices import by_rule
-        from training.kinds.dpsgd.model import save_dpsgd
-        from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+        from dpserve.training.fitting.network import Network
+        from dpserve.training.kinds.dpsgd.choices import by_rule
+        from dpserve.training.kinds.dpsgd.model import save_dpsgd
+        from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         made: dict[str, Any] = {"activation": options.activation}
         for name in ("sampling_rate", "steps", "learning_rate"):
@@ -134,7 +134,7 @@ class DpSgdKind(PayOnceKind):
     @property
     def planned(self) -> Sequence[PlannedOption]:
         """Return the options that the planner may recommend."""
-        from training.kinds.dpsgd.planned import PLANNED
+        from dpserve.training.kinds.dpsgd.planned import PLANNED
 
         return PLANNED
 
@@ -142,10 +142,10 @@ class DpSgdKind(PayOnceKind):
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
         """Raise where there are too many records, or no certificate for what the rules choose."""
-        from training.fitting.network import Network
-        from training.inputs.sums import check_count
-        from training.kinds.dpsgd.choices import by_rule
-        from training.kinds.dpsgd.train import DpSgdRecipe, certify
+        from dpserve.training.fitting.network import Network
+        from dpserve.training.inputs.sums import check_count
+        from dpserve.training.kinds.dpsgd.choices import by_rule
+        from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify
 
         check_count(n)
         hidden = tuple(option.settings.get("hidden", ()))
@@ -160,8 +160,8 @@ class DpSgdKind(PayOnceKind):
 
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a training by as many steps, as clipped, sampled and noisy."""
-        from training.kinds.dpsgd.choices import Choices
-        from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+        from dpserve.training.kinds.dpsgd.choices import Choices
+        from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         if (price := price_of(public)) is None:
             return None
@@ -176,13 +176,13 @@ class DpSgdKind(PayOnceKind):
 
     def load(self, folder: Path, device: str | None) -> "DpSgdModel":
         """Read and verify a model."""
-        from training.kinds.dpsgd.model import load_dpsgd
+        from dpserve.training.kinds.dpsgd.model import load_dpsgd
 
         return load_dpsgd(folder, device)
 
     def classifier(self, model: "DpSgdModel") -> "Classifier":
         """Return the calibrated layers around the released centre."""
-        from training.pay_once.classifier import Classifier
+        from dpserve.training.pay_once.classifier import Classifier
 
         certificate, mu = model.certificate, model.certificate.calibration_mu
         (weights, biases), *others = model.layers

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting.arrays import Floats
-from mechanisms import elementary
-from mechanisms.answer_noise import UnknownNoise
-from training.bundles.sealing import (
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms import elementary
+from dpserve.mechanisms.answer_noise import UnknownNoise
+from dpserve.training.bundles.sealing import (
     checked_tensors,
     layer_shapes,
     layer_tensors,
@@ -18,11 +18,11 @@ from training.bundles.sealing import (
     save_sealed,
     with_public_tensors,
 )
-from training.devices import NUMPY, Arithmetic, Matrix, matrices
-from training.exact.products import matrix_on_grid, on_grid, product
-from training.kinds.dpsgd.certificate import DpSgdCertificate
-from training.pay_once.canaries import CanaryRun, tensor_shapes
-from training.pay_once.model import Around, rounded
+from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
+from dpserve.training.exact.products import matrix_on_grid, on_grid, product
+from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
+from dpserve.training.pay_once.canaries import CanaryRun, tensor_shapes
+from dpserve.training.pay_once.model import Around, rounded
 
 _CENTRE = "centre"
 
@@ -46,11 +46,11 @@ class DpSgdModel:
     canaries: CanaryRun | None = None
 
     def probabilities(self, X: Floats) -> Floats:
-        """See `training.pay_once.model.ReleasedModel`."""
+        """See `dpserve.training.pay_once.model.ReleasedModel`."""
         return elementary.softmax(self.logits(X))
 
     def answers(self, X: Floats) -> tuple[Floats, UnknownNoise]:
-        """See `training.pay_once.model.ReleasedModel`.
+        """See `dpserve.training.pay_once.model.ReleasedModel`.
 
         Nothing is proved that would make an interval: a clipped step is a gradient step of no convex function where
         there are more than two classes, and with momentum none that brings two models closer, so that the noise of
@@ -62,7 +62,7 @@ class DpSgdModel:
         """Return the logits (n, C) of rows (n, d): the same bits for a row whatever rows are beside it.
 
         By construction: every product of matrices is exact, whatever the order of its sums, and what is between them
-        are functions of single numbers (`mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
+        are functions of single numbers (`dpserve.mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
         """
         first = self.first_layer.products(self.certificate.feature_map(X, self._public))
         values = first * self.certificate.input_norm + self.layers[0][1]

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from mechanisms.gaussian_vector import mu_for
-from training.features.rules import Features
-from training.kinds.planned import CUT, IMAGES, NOT_CUT, PlannedOption, Qualities, Trial
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.training.features.rules import Features
+from dpserve.training.kinds.planned import CUT, IMAGES, NOT_CUT, PlannedOption, Qualities, Trial
 
 
 def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        from training.fitting.network import Network
-        from training.kinds.dpsgd.choices import by_rule
-        from training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
+        from dpserve.training.fitting.network import Network
+        from dpserve.training.kinds.dpsgd.choices import by_rule
+        from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 
         case = trial.case
         chosen, whole = trial.bought(features)

@@ -13,12 +13,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from accounting.arrays import Floats, Labels, Mask
-from mechanisms import grid
-from mechanisms.randomness import Randomness
-from mechanisms.wide_gaussian import SCALE, wide_gaussian
-from training.fitting.network import SUM_ERROR, Network
-from training.inputs.sums import Rows, Shard, Sums
+from dpserve.accounting.arrays import Floats, Labels, Mask
+from dpserve.mechanisms import grid
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.wide_gaussian import SCALE, wide_gaussian
+from dpserve.training.fitting.network import SUM_ERROR, Network
+from dpserve.training.inputs.sums import Rows, Shard, Sums
 
 LARGEST_PARAMETERS = 2**24
 LEAST_NORM, LARGEST_NORM = 1e-30, 1e30
@@ -137,19 +137,20 @@ def private_step(network: Network, release: StepRelease, randomness: Randomness)
     The proof. Let neighbours differ by one record, added or removed. It takes part with probability q, independently
     of the others; given the others that do, the sums differ by the record's clipped gradient, of norm at most
     clip_norm, or not at all, and by rounding, at most SUM_ERROR clip_norm (`Network.clipped_sum`). On a grid of
-    step g they are at most clip_norm (1 + SUM_ERROR)/g + ROUNDING sqrt(size) steps apart (`mechanisms.grid`),
+    step g they are at most clip_norm (1 + SUM_ERROR)/g + ROUNDING sqrt(size) steps apart (`dpserve.mechanisms.grid`),
     and g is chosen so that this is at most SCALE / noise_multiplier. The noise is that of N(0, SCALE^2), with
-    post-processing (`mechanisms.wide_gaussian`). So the output is a mixture, with weights 1 - q and q, of
+    post-processing (`dpserve.mechanisms.wide_gaussian`). So the output is a mixture, with weights 1 - q and q, of
     Gaussians at most 1/noise_multiplier standard deviations apart, against the first of them: the sampled Gaussian
     mechanism, of which one dimension with that distance is the worst case (Mironov, Talwar and Zhang 2019, Section
     3; Zhu, Dong and Wang 2022, Theorem 11). A sample's 64-bit threshold rounds q down, and less sampling tells less:
     (1 - q') Q + q' P mixes (1 - q) Q + q P with Q.
 
     Privacy units. Let neighbours differ by all records of one unit. The unit takes part with probability q, as a whole,
-    and adds the mean of its records' clipped gradients, each with the weight 1/n of `training.inputs.records.Units`: a
-    function of the unit and the parameters, and by the triangle inequality at most clip_norm long. From there on the
-    proof is the same. (The mean of gradients could be clipped instead of the mean be taken of clipped ones: that is no
-    longer either, but a unit's records would have to meet in one place, and its norm has no closed form.)
+    and adds the mean of its records' clipped gradients, each with the weight 1/n of
+    `dpserve.training.inputs.records.Units`: a function of the unit and the parameters, and by the triangle inequality
+    at most clip_norm long. From there on the proof is the same. (The mean of gradients could be clipped instead of the
+    mean be taken of clipped ones: that is no longer either, but a unit's records would have to meet in one place, and
+    its norm has no closed form.)
 
     Raises ValueError for more noise than the grid holds.
     """

@@ -7,29 +7,29 @@ from typing import get_args
 import numpy as np
 from pydantic import ValidationError
 
-from accounting import gaussian_envelope, picorho, sampling_error
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.randomness import Randomness
-from training.bundles.certificate import Declared
-from training.errors import TrainingError
-from training.features.maps import FeatureMap
-from training.features.rows import Features
-from training.fields import NAME
-from training.fitting.around import around, on_steps
-from training.fitting.network import Network, check_shards
-from training.inputs.records import Records
-from training.inputs.sums import ROWS, OnCount, Rows, check_count, of_rows
-from training.kinds.class_sums.model import Directions, is_sparse, rows_of
-from training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
-from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, canary_length, cost_of
-from training.kinds.dpsgd.choices import Choices
-from training.kinds.dpsgd.descent import descend, noise_of_weights
-from training.kinds.dpsgd.model import DpSgdModel
-from training.kinds.dpsgd.step import StepCanaries, private_step
-from training.pay_once import calibration
-from training.pay_once.canaries import Canaries, CanaryRun, Coins, included_records, one_hot
+from dpserve.accounting import gaussian_envelope, picorho, sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.bundles.certificate import Declared
+from dpserve.training.errors import TrainingError
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.features.rows import Features
+from dpserve.training.fields import NAME
+from dpserve.training.fitting.around import around, on_steps
+from dpserve.training.fitting.network import Network, check_shards
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import ROWS, OnCount, Rows, check_count, of_rows
+from dpserve.training.kinds.class_sums.model import Directions, is_sparse, rows_of
+from dpserve.training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
+from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, canary_length, cost_of
+from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.descent import descend, noise_of_weights
+from dpserve.training.kinds.dpsgd.model import DpSgdModel
+from dpserve.training.kinds.dpsgd.step import StepCanaries, private_step
+from dpserve.training.pay_once import calibration
+from dpserve.training.pay_once.canaries import Canaries, CanaryRun, Coins, included_records, one_hot
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A bundle: a certified head in a folder, its certificate sealed into its weights (`training.bundles.sealing`).
+"""A bundle: a certified head in a folder, its certificate sealed into its weights (`dpserve.training.bundles.sealing`).
 
 Loading verifies: the certificate's numbers are derived again, both files are compared with each other, and the public
 random tensors are drawn again from their seed.
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting.arrays import Floats
-from mechanisms.randomness import NoiseKey
-from training.bundles.certificate import Certificate
-from training.bundles.sealing import (
+from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.training.bundles.certificate import Certificate
+from dpserve.training.bundles.sealing import (
     Tensors,
     checked_tensors,
     kind_of,
@@ -23,11 +23,11 @@ from training.bundles.sealing import (
     with_noise_key,
     with_public_tensors,
 )
-from training.devices import NUMPY, Arithmetic, Matrix, matrices
-from training.errors import BundleError
-from training.exact.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
-from training.features.maps import Encoder
-from training.fitting.sensitivity import weight_norm
+from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
+from dpserve.training.errors import BundleError
+from dpserve.training.exact.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
+from dpserve.training.features.maps import Encoder
+from dpserve.training.fitting.sensitivity import weight_norm
 
 
 @dataclass(frozen=True, eq=False)

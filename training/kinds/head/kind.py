@@ -5,23 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mechanisms.gaussian_vector import mu_for, whole_picorho
-from mechanisms.mechanism import default_price
-from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
-from training.errors import WrongOption
-from training.features import rules
-from training.features.maps import NORM_BOUND
-from training.fitting.sensitivity import LARGEST_ALPHA, MOST_LEAST_RECORDS, SMALLEST_ALPHA, Convexity
-from training.kinds.figures import Figures, convexified_figures, features_figures, shortened
-from training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
-from training.kinds.kind import Ability, Job, MeteredKind
-from training.kinds.likeness import Likeness, head_likeness
-from training.kinds.options import Declared, Options
-from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import LAMBDA, TOLERANCE
+from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
+from dpserve.mechanisms.mechanism import default_price
+from dpserve.training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
+from dpserve.training.errors import WrongOption
+from dpserve.training.features import rules
+from dpserve.training.features.maps import NORM_BOUND
+from dpserve.training.fitting.sensitivity import LARGEST_ALPHA, MOST_LEAST_RECORDS, SMALLEST_ALPHA, Convexity
+from dpserve.training.kinds.figures import Figures, convexified_figures, features_figures, shortened
+from dpserve.training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
+from dpserve.training.kinds.kind import Ability, Job, MeteredKind
+from dpserve.training.kinds.likeness import Likeness, head_likeness
+from dpserve.training.kinds.options import Declared, Options
+from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.kinds.shared_options import LAMBDA, TOLERANCE
 
 if TYPE_CHECKING:
-    from training.kinds.head.bundle import CertifiedHead
+    from dpserve.training.kinds.head.bundle import CertifiedHead
 
 ALPHA = Declared(
     "How much more large losses count: 0.01 costs little, 1 a great deal.",
@@ -104,8 +104,8 @@ class HeadKind(MeteredKind):
     def train(self, job: Job, options: HeadOptions) -> Certificate:
         """Minimise the objective and save the head."""
         # The optimiser takes as long to import as a service to start, and serving does not need it.
-        from training.kinds.head.bundle import save_bundle
-        from training.kinds.head.train import train_head
+        from dpserve.training.kinds.head.bundle import save_bundle
+        from dpserve.training.kinds.head.train import train_head
 
         recipe = recipe_for(job, options, default_mu())
         with job.progress.minimising(recipe.tolerance) as report:
@@ -114,7 +114,7 @@ class HeadKind(MeteredKind):
     @property
     def planned(self) -> Sequence[PlannedOption]:
         """Return the options that the planner may recommend."""
-        from training.kinds.head.planned import PLANNED
+        from dpserve.training.kinds.head.planned import PLANNED
 
         return PLANNED
 
@@ -133,7 +133,7 @@ class HeadKind(MeteredKind):
 
     def load(self, folder: Path, device: str | None) -> "CertifiedHead":
         """Read and verify a head."""
-        from training.kinds.head.bundle import load_bundle
+        from dpserve.training.kinds.head.bundle import load_bundle
 
         return load_bundle(folder, device)
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from mechanisms.answer_noise import AnswerNoise
-from mechanisms.gaussian import Gaussian
-from mechanisms.gaussian_vector import mu_for
-from training.exact.quantised import products, summands
-from training.features import rules
-from training.features.rules import Features
-from training.kinds.cases import Quality, logits_move
-from training.kinds.planned import PlannedOption, Qualities, Trial
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.training.exact.quantised import products, summands
+from dpserve.training.features import rules
+from dpserve.training.features.rules import Features
+from dpserve.training.kinds.cases import Quality, logits_move
+from dpserve.training.kinds.planned import PlannedOption, Qualities, Trial
 
 
 def _noise_on_answers(features: Features) -> Callable[[Trial], Qualities]:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from training.errors import TrainingError
-from training.features.maps import NORM_BOUND, FeatureMap
-from training.fields import NAME
-from training.fitting.sensitivity import Convexity, weight_sensitivity
+from dpserve.training.errors import TrainingError
+from dpserve.training.features.maps import NORM_BOUND, FeatureMap
+from dpserve.training.fields import NAME
+from dpserve.training.fitting.sensitivity import Convexity, weight_sensitivity
 
 DEFAULT_TOLERANCE = 1e-3
 """Reached, rounding included, for millions of records, and 0.14 % of the sensitivity."""

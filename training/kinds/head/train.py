@@ -1,17 +1,17 @@
 """Training of a certified head on private records."""
 
-from mechanisms.randomness import NoiseKey
-from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate, derive
-from training.errors import DataError, TrainingError
-from training.exact.quantised import quantised
-from training.features.rows import Features
-from training.fitting.log_mean_exp import RegularisedLogMeanExp
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.solver import Objective, OnNorm, minimise
-from training.inputs.records import Records
-from training.inputs.sums import Rows
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.head.recipe import Recipe
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate, derive
+from dpserve.training.errors import DataError, TrainingError
+from dpserve.training.exact.quantised import quantised
+from dpserve.training.features.rows import Features
+from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.solver import Objective, OnNorm, minimise
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import Rows
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.head.recipe import Recipe
 
 
 def train_head(records: Records, recipe: Recipe, lineage: str, progress: OnNorm = lambda _: None) -> CertifiedHead:

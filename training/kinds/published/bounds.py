@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
-from training.exact.network import Activation
+from dpserve.training.exact.network import Activation
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,8 @@ def _positive(what: str, value: float) -> None:
 
 
 Objective = Literal["cross-entropy", "per-record", "per-record-and-class"]
-"""The training losses: the original, and the two readings of the convexified one (`training.kinds.published.train`)."""
+"""The training losses: the original, and the two readings of the convexified one
+(`dpserve.training.kinds.published.train`)."""
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 

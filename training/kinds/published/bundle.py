@@ -13,12 +13,12 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from accounting.arrays import Floats
-from accounting.messages import OptionName
-from mechanisms.mechanism import Mechanism
-from mechanisms.randomness import NoiseKey
-from training.bundles.certificate import ModelCertificate
-from training.bundles.sealing import (
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.messages import OptionName
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.bundles.sealing import (
     UNPROVEN_KIND,
     checked_tensors,
     layer_shapes,
@@ -29,11 +29,11 @@ from training.bundles.sealing import (
     save_sealed,
     with_noise_key,
 )
-from training.devices import NUMPY, Arithmetic
-from training.errors import BundleError, TrainingError
-from training.exact.network import Activation, Layers, PlacedLayers, are_exact, logits, placed, rounded
-from training.fields import Several
-from training.kinds.published.bounds import Objective, Topology, claimed_sensitivities
+from dpserve.training.devices import NUMPY, Arithmetic
+from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.exact.network import Activation, Layers, PlacedLayers, are_exact, logits, placed, rounded
+from dpserve.training.fields import Several
+from dpserve.training.kinds.published.bounds import Objective, Topology, claimed_sensitivities
 
 OBJECTIONS = (
     "With three or more classes the answer shows the differences of all logits but one exactly, so that neighbouring "
@@ -147,8 +147,8 @@ def claims(topology: Topology, records: int, l2_regulariser: float) -> dict[str,
 class PublishedNetwork:
     """A trained network as a service sees it: the same methods as a certified head, and nothing proved.
 
-    layers: as `training.exact.network.exact_layers` returns them; noise_key: what the noise of its answers follows
-    from; arithmetic: what computes its products.
+    layers: as `dpserve.training.exact.network.exact_layers` returns them; noise_key: what the noise of its answers
+    follows from; arithmetic: what computes its products.
     """
 
     certificate: UnprovenCertificate

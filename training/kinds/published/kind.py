@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mechanisms.mechanism import Mechanism
-from training.errors import WrongOption, extra
-from training.kinds.figures import Figures, shortened
-from training.kinds.kind import Job, MeteredKind
-from training.kinds.likeness import Likeness
-from training.kinds.options import Declared, Options
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.training.errors import WrongOption, extra
+from dpserve.training.kinds.figures import Figures, shortened
+from dpserve.training.kinds.kind import Job, MeteredKind
+from dpserve.training.kinds.likeness import Likeness
+from dpserve.training.kinds.options import Declared, Options
 
 if TYPE_CHECKING:
-    from training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
+    from dpserve.training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class PublishedKind(MeteredKind):
 
     def train(self, job: Job, options: PublishedOptions) -> Any:
         """Train the network and save it."""
-        from training.kinds.published.bundle import save_published
-        from training.kinds.published.train import train_published
+        from dpserve.training.kinds.published.bundle import save_published
+        from dpserve.training.kinds.published.train import train_published
 
         if job.records.declaration.columns:
             raise WrongOption("schema", "does not go with a network as Lu et al. train it: its input is numbers")
@@ -71,13 +71,13 @@ class PublishedKind(MeteredKind):
 
     def load(self, folder: Path, device: str | None) -> "PublishedNetwork":
         """Read and verify a network."""
-        from training.kinds.published.bundle import load_published
+        from dpserve.training.kinds.published.bundle import load_published
 
         return load_published(folder, device)
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
         """Return the likeness of the network, with the sensitivity that the published method claims."""
-        from training.kinds.published.bounds import Topology, claimed_sensitivities
+        from dpserve.training.kinds.published.bounds import Topology, claimed_sensitivities
 
         regulariser = float(public["l2_regulariser"])
         topology = Topology(len(public["feature_names"]), tuple(public["hidden"]), len(public["classes"]))
@@ -104,7 +104,7 @@ class PublishedKind(MeteredKind):
 
     def claims(self, certificate: "UnprovenCertificate") -> Sequence[tuple[str, str, str]]:
         """Return what the published method claims: its sensitivities and its stability."""
-        from training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
+        from dpserve.training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
 
         claimed = claimed_sensitivities(
             certificate.topology, certificate.records, l2_regulariser=certificate.l2_regulariser

@@ -32,12 +32,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import log_softmax
 
-from mechanisms.randomness import NoiseKey
-from training.devices import training_device
-from training.exact.network import Activation, exact_layers
-from training.inputs.records import Records
-from training.kinds.published.bounds import Objective, PublishedRecipe, Topology
-from training.kinds.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims
+from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.training.devices import training_device
+from dpserve.training.exact.network import Activation, exact_layers
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.published.bounds import Objective, PublishedRecipe, Topology
+from dpserve.training.kinds.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims
 
 
 class Layer(NamedTuple):

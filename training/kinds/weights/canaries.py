@@ -1,10 +1,10 @@
 """The columns of canaries in a head's weights: `WeightsCertificate.canary_parts` says why they stand alone."""
 
-from accounting.arrays import Floats
-from training.exact.quantised import quantised
-from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.solver import minimise
-from training.pay_once.canaries import Coins, included_records, one_hot
+from dpserve.accounting.arrays import Floats
+from dpserve.training.exact.quantised import quantised
+from dpserve.training.fitting.objective import RegularisedCrossEntropy
+from dpserve.training.fitting.solver import minimise
+from dpserve.training.pay_once.canaries import Coins, included_records, one_hot
 
 
 def canary_weights(coins: Coins, strong_convexity: float, classes: int, tolerance: float) -> Floats:

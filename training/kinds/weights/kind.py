@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mechanisms.gaussian_vector import GaussianVector, mu_for
-from mechanisms.randomness import Randomness, SystemRandomness
-from training.features import rules
-from training.features.maps import FeatureMap
-from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
-from training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
-from training.kinds.likeness import Likeness, head_likeness, price_of
-from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import CANARIES, PRICE
+from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
+from dpserve.mechanisms.randomness import Randomness, SystemRandomness
+from dpserve.training.features import rules
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
+from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
+from dpserve.training.kinds.likeness import Likeness, head_likeness, price_of
+from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.kinds.shared_options import CANARIES, PRICE
 
 if TYPE_CHECKING:
-    from training.inputs.records import Declaration, Records
-    from training.kinds.weights.model import ReleasedWeights, WeightsCertificate
-    from training.pay_once.classifier import Classifier
+    from dpserve.training.inputs.records import Declaration, Records
+    from dpserve.training.kinds.weights.model import ReleasedWeights, WeightsCertificate
+    from dpserve.training.pay_once.classifier import Classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class WeightsKind(PayOnceKind):
 
     def train(self, job: Job, options: WeightsOptions) -> "WeightsCertificate":
         """Train a head, add noise to its weights, and save them."""
-        from training.kinds.head.train import train_head
-        from training.kinds.weights.model import release_weights, save_weights
+        from dpserve.training.kinds.head.train import train_head
+        from dpserve.training.kinds.weights.model import release_weights, save_weights
 
         recipe = recipe_for(job, options, mu_for(options.price))
         with job.progress.minimising(recipe.tolerance) as report:
@@ -57,7 +57,7 @@ class WeightsKind(PayOnceKind):
     @property
     def planned(self) -> Sequence[PlannedOption]:
         """Return the options that the planner may recommend."""
-        from training.kinds.weights.planned import PLANNED
+        from dpserve.training.kinds.weights.planned import PLANNED
 
         return PLANNED
 
@@ -69,8 +69,8 @@ class WeightsKind(PayOnceKind):
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
         """Raise where there are too many records to calibrate by, or the noise on so many weights has no grid."""
-        from training.inputs.sums import check_count
-        from training.pay_once import calibration
+        from dpserve.training.inputs.sums import check_count
+        from dpserve.training.pay_once import calibration
 
         del option
         for_calibration, _ = calibration.divided(whole)
@@ -85,9 +85,9 @@ class WeightsKind(PayOnceKind):
 
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a release of a head's weights."""
-        from training.kinds.head.recipe import Recipe
-        from training.kinds.head.train import train_head
-        from training.kinds.weights.model import release_weights
+        from dpserve.training.kinds.head.recipe import Recipe
+        from dpserve.training.kinds.head.train import train_head
+        from dpserve.training.kinds.weights.model import release_weights
 
         if (price := price_of(public)) is None:
             return None
@@ -103,13 +103,13 @@ class WeightsKind(PayOnceKind):
 
     def load(self, folder: Path, device: str | None) -> "ReleasedWeights":
         """Read and verify released weights."""
-        from training.kinds.weights.model import load_weights
+        from dpserve.training.kinds.weights.model import load_weights
 
         return load_weights(folder, device)
 
     def classifier(self, model: "ReleasedWeights") -> "Classifier":
         """Return the calibrated head."""
-        from training.pay_once.classifier import Classifier, calibrated_layer
+        from dpserve.training.pay_once.classifier import Classifier, calibrated_layer
 
         head = calibrated_layer(model.weights, model.calibration)
         return Classifier(model.certificate, model.tensors, (head,), model.certificate.calibration_mu)

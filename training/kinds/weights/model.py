@@ -1,7 +1,8 @@
 """Released weights: W + N(0, sigma^2 I), drawn once at training and kept; every answer is computed from them.
 
-The noise is `mechanisms.gaussian_vector`'s, for the sensitivity of the head's weights: weights_mu-GDP. A calibration
-(`training.pay_once.calibration`) is computed from the noisy weights and the records, and calibration_mu-GDP given
+The noise is `dpserve.mechanisms.gaussian_vector`'s, for the sensitivity of the head's weights: weights_mu-GDP. A
+calibration (`dpserve.training.pay_once.calibration`) is computed from the noisy weights and the records, and
+calibration_mu-GDP given
 these: together they cost the root of the sum of both squares, by adaptive composition (Dong, Roth and Su 2022,
 Corollary 3.3).
 """
@@ -16,24 +17,24 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from accounting.arrays import Floats
-from accounting.losses import Cost, GaussianLoss
-from mechanisms.answer_noise import AnswerNoise
-from mechanisms.elementary import softmax
-from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
-from mechanisms.randomness import Randomness
-from training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjective, check_convexified, derive
-from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
-from training.devices import NUMPY, Arithmetic, Matrix, matrices, product
-from training.errors import TrainingError
-from training.exact.quantised import norms, weight_step
-from training.fields import Several
-from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
-from training.inputs.records import Records
-from training.kinds.head.bundle import CertifiedHead
-from training.pay_once import calibration
-from training.pay_once.calibration import Calibration
-from training.pay_once.canaries import (
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjective, check_convexified, derive
+from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices, product
+from dpserve.training.errors import TrainingError
+from dpserve.training.exact.quantised import norms, weight_step
+from dpserve.training.fields import Several
+from dpserve.training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.pay_once import calibration
+from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.canaries import (
     CanaryPart,
     CanaryRun,
     Coins,
@@ -41,19 +42,19 @@ from training.pay_once.canaries import (
     moved_alike,
     tensor_shapes,
 )
-from training.pay_once.certificate import (
+from dpserve.training.pay_once.certificate import (
     COMMON_ASSUMPTIONS,
     ReleaseCertificate,
     check_on_grid,
 )
-from training.pay_once.model import rounded
+from dpserve.training.pay_once.model import rounded
 
 _PART = "weights"
 """The step that canaries go through."""
 
 
 class WeightsCertificate(ReleaseCertificate):
-    """The certificate of released weights of a certified head (`training.bundles.certificate.Certificate`)."""
+    """The certificate of released weights of a certified head (`dpserve.training.bundles.certificate.Certificate`)."""
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
         *COMMON_ASSUMPTIONS,
@@ -125,7 +126,7 @@ class WeightsCertificate(ReleaseCertificate):
         return (CanaryPart(_PART, self.weights_mu, moved, vector.standard_deviation, vector.step, slack=off),)
 
     def derived(self) -> Mapping[str, object]:
-        """Return the cost, the sensitivity (`training.bundles.certificate.derive`) and the noise."""
+        """Return the cost, the sensitivity (`dpserve.training.bundles.certificate.derive`) and the noise."""
         shape = len(self.classes), self.feature_map.dimension
         convexity = None if self.convexified is None else self.convexified.convexity
         figures = derive(self.strong_convexity, self.tolerance, *shape, convexity)
@@ -164,11 +165,11 @@ class ReleasedWeights:
         return rounded(self.released)
 
     def probabilities(self, X: Floats) -> Floats:
-        """See `training.pay_once.model.ReleasedModel`."""
+        """See `dpserve.training.pay_once.model.ReleasedModel`."""
         return self.answers(X)[0]
 
     def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
-        """See `training.pay_once.model.ReleasedModel`."""
+        """See `dpserve.training.pay_once.model.ReleasedModel`."""
         phi = self.certificate.feature_map(X, self._public)
         return softmax(self.calibration(product(phi, self._placed.T))), AnswerNoise("gaussian", self._noise(phi))
 
@@ -245,7 +246,7 @@ def release_weights(
     beside = np.empty((classes, 0))
     if coins is not None:
         # Who loads a model needs no solver.
-        from training.kinds.weights.canaries import canary_weights
+        from dpserve.training.kinds.weights.canaries import canary_weights
 
         beside = canary_weights(coins, trained.strong_convexity, classes, trained.tolerance)
     released, of_canaries = vector.release_beside(head.weights, beside, randomness)

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from mechanisms.answer_noise import AnswerNoise
-from mechanisms.elementary import softmax
-from mechanisms.gaussian_vector import GaussianVector, mu_for
-from training.exact.quantised import norms
-from training.features import rules
-from training.features.rules import Features
-from training.inputs.sums import of_rows
-from training.kinds.cases import weights_move
-from training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
-from training.pay_once import calibration
-from training.pay_once.model import rounded
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
+from dpserve.training.exact.quantised import norms
+from dpserve.training.features import rules
+from dpserve.training.features.rules import Features
+from dpserve.training.inputs.sums import of_rows
+from dpserve.training.kinds.cases import weights_move
+from dpserve.training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
+from dpserve.training.pay_once import calibration
+from dpserve.training.pay_once.model import rounded
 
 
 def _released_weights(features: Features) -> Callable[[Trial], Qualities]:

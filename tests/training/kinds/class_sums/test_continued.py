@@ -12,16 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.budgets import Budget
-from accounting.losses import Cost
-from audit.estimators import gdp
-from mechanisms.gaussian_vector import mu_for, whole_picorho
-from tests.seeded import Seeded
-from tests.training.conftest import identity, make_records
-from training.errors import BundleError
-from training.fitting.network import Network
-from training.inputs.sums import ROWS, of_rows
-from training.kinds.class_sums.continued import (
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.losses import Cost
+from dpserve.audit.estimators import gdp
+from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
+from dpserve.training.errors import BundleError
+from dpserve.training.fitting.network import Network
+from dpserve.training.inputs.sums import ROWS, of_rows
+from dpserve.training.kinds.class_sums.continued import (
     BIAS,
     CLIP_NORM,
     LARGEST_RATE,
@@ -34,9 +32,11 @@ from training.kinds.class_sums.continued import (
     movement,
     rates,
 )
-from training.kinds.class_sums.model import save_class_sums, train_class_sums, unit
-from training.kinds.loading import load_model
-from training.pay_once import calibration
+from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums, unit
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once import calibration
+from tests.seeded import Seeded
+from tests.training.conftest import identity, make_records
 
 WHOLE = whole_picorho("rho:0.5")
 DECLARED = 10**6

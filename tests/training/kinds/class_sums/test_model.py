@@ -12,16 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from accounting.losses import Cost
-from mechanisms.answer_noise import AnswerNoise
-from mechanisms.elementary import softmax
-from mechanisms.gaussian_vector import whole_picorho
-from tests.seeded import Seeded
-from tests.training.conftest import identity, make_records
-from training.errors import BundleError, TrainingError
-from training.features.maps import Fourier
-from training.inputs.sums import MOST_RECORDS, ROWS, of_rows
-from training.kinds.class_sums.model import (
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.features.maps import Fourier
+from dpserve.training.inputs.sums import MOST_RECORDS, ROWS, of_rows
+from dpserve.training.kinds.class_sums.model import (
     GRID,
     ClassSums,
     centre_of,
@@ -33,8 +31,10 @@ from training.kinds.class_sums.model import (
     train_class_sums,
     unit,
 )
-from training.kinds.loading import load_model
-from training.pay_once.model import ReleasedModel
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.model import ReleasedModel
+from tests.seeded import Seeded
+from tests.training.conftest import identity, make_records
 
 FALSE_ALARM = 1e-6
 WHOLE = whole_picorho("rho:0.5")
@@ -289,7 +289,7 @@ def exceeds(scores, claimed):
 def test_more_records_than_have_exact_sums_are_refused(monkeypatch):
     records = make_records()
     assert MOST_RECORDS * GRID <= 2**53
-    monkeypatch.setattr("training.inputs.sums.MOST_RECORDS", len(records) - 1)
+    monkeypatch.setattr("dpserve.training.inputs.sums.MOST_RECORDS", len(records) - 1)
     with pytest.raises(TrainingError, match=f"at most {len(records) - 1} records, not {len(records)}"):
         train_class_sums(records, "many", identity(records), WHOLE, "lineage", Seeded(0))
 

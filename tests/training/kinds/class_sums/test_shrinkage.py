@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.kinds.class_sums.shrinkage import by_both, by_entry, by_singular_value, shrunk, unit_rows
+from dpserve.training.kinds.class_sums.shrinkage import by_both, by_entry, by_singular_value, shrunk, unit_rows
 
 
 def agreement(found, truth):

@@ -5,12 +5,12 @@ import warnings
 import numpy as np
 import pytest
 
-from accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats
+from dpserve.training.fitting.network import Network
+from dpserve.training.inputs.digits import load_digits
+from dpserve.training.kinds.dpsgd.descent import Descent, descend
+from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
 from tests.seeded import Seeded
-from training.fitting.network import Network
-from training.inputs.digits import load_digits
-from training.kinds.dpsgd.descent import Descent, descend
-from training.kinds.dpsgd.step import StepRelease, private_step
 
 torch = pytest.importorskip("torch")
 optimizers = pytest.importorskip("opacus.optimizers")

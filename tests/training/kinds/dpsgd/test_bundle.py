@@ -7,24 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accounting import gaussian_envelope
-from accounting.conversions import gaussian_mu
-from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
-from mechanisms.gaussian_vector import mu_for
-from mechanisms.randomness import SystemRandomness
+from dpserve.accounting import gaussian_envelope
+from dpserve.accounting.conversions import gaussian_mu
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.features.maps import Fourier, Identity, Quantiles
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.inputs.sums import ROWS, of_rows
+from dpserve.training.kinds.class_sums.model import unit
+from dpserve.training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_rows
+from dpserve.training.kinds.dpsgd.choices import Choices, by_rule
+from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
+from dpserve.training.kinds.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, shares, temperature, train_dpsgd
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.model import ReleasedModel
 from tests.seeded import Seeded
-from training.errors import BundleError, TrainingError
-from training.features.maps import Fourier, Identity, Quantiles
-from training.inputs.records import Declaration, Records
-from training.inputs.sums import ROWS, of_rows
-from training.kinds.class_sums.model import unit
-from training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_rows
-from training.kinds.dpsgd.choices import Choices, by_rule
-from training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
-from training.kinds.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
-from training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, shares, temperature, train_dpsgd
-from training.kinds.loading import load_model
-from training.pay_once.model import ReleasedModel
 
 SHOWN = (Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes")), "l")
 DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
@@ -316,6 +316,6 @@ def test_the_fewer_records_there_are_the_larger_is_the_share_of_the_centre():
 
 
 def test_more_records_than_a_sum_is_covered_for_are_refused(monkeypatch):
-    monkeypatch.setattr("training.inputs.sums.MOST_RECORDS", 9)
+    monkeypatch.setattr("dpserve.training.inputs.sums.MOST_RECORDS", 9)
     with pytest.raises(TrainingError, match="at most 9 records, not 10"):
         train_dpsgd(some_records(10), recipe(), "lineage-of-tests", Seeded(0))

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.features.maps import Fourier
-from training.inputs.sums import ROWS, of_rows
-from training.kinds.class_sums.model import unit
-from training.kinds.dpsgd.centre import centre_release, inputs_around, sum_of_rows
+from dpserve.training.features.maps import Fourier
+from dpserve.training.inputs.sums import ROWS, of_rows
+from dpserve.training.kinds.class_sums.model import unit
+from dpserve.training.kinds.dpsgd.centre import centre_release, inputs_around, sum_of_rows
 
 
 def total(rows):

@@ -3,10 +3,10 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from accounting.budgets import Budget
-from training.kinds.cases import Case, Heads, numbers_declared
-from training.kinds.dpsgd.planned import PLANNED
-from training.kinds.planned import UNLIMITED, Trial
+from dpserve.accounting.budgets import Budget
+from dpserve.training.kinds.cases import Case, Heads, numbers_declared
+from dpserve.training.kinds.dpsgd.planned import PLANNED
+from dpserve.training.kinds.planned import UNLIMITED, Trial
 
 EPSILONS = (0.5, 2.0, 8.0)
 SEEDS = 3

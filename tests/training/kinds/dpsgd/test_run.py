@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting.arrays import Floats
-from accounting.gaussian_envelope import DELTA, least_mu
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.gaussian_envelope import DELTA, least_mu
+from dpserve.training.fitting.network import Network
+from dpserve.training.inputs.sums import ROWS, of_rows
+from dpserve.training.kinds.dpsgd.descent import Descent, descend
+from dpserve.training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
 from research.white_box.gradients import record_gradients
 from tests.accounting.curves import gaussian_delta
 from tests.seeded import Seeded
-from training.fitting.network import Network
-from training.inputs.sums import ROWS, of_rows
-from training.kinds.dpsgd.descent import Descent, descend
-from training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
 
 FALSE_ALARM = 1e-6
 NETWORK = Network((2, 2))

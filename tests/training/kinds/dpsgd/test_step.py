@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting.analyses import Composition, numerical_curve
-from accounting.arrays import Floats
-from accounting.losses import SubsampledGaussianLoss
-from mechanisms.randomness import SystemRandomness
-from mechanisms.wide_gaussian import SCALE
-from research.white_box.gradients import record_gradients
-from tests.seeded import Seeded
-from training.fitting.network import SUM_ERROR, Network
-from training.kinds.dpsgd.step import (
+from dpserve.accounting.analyses import Composition, numerical_curve
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import SubsampledGaussianLoss
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.wide_gaussian import SCALE
+from dpserve.training.fitting.network import SUM_ERROR, Network
+from dpserve.training.kinds.dpsgd.step import (
     DpSgdStep,
     StepRelease,
     grid_step,
@@ -25,6 +23,8 @@ from training.kinds.dpsgd.step import (
     private_step,
     with_noise,
 )
+from research.white_box.gradients import record_gradients
+from tests.seeded import Seeded
 
 FALSE_ALARM = 1e-6
 

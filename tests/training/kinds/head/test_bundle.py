@@ -6,12 +6,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load, save
 
-from training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
-from training.errors import BundleError
-from training.features.maps import Fourier
-from training.kinds.head.bundle import load_bundle, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
+from dpserve.training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
+from dpserve.training.errors import BundleError
+from dpserve.training.features.maps import Fourier
+from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 
 
 @pytest.fixture

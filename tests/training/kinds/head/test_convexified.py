@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.bundles.certificate import Certificate
+from dpserve.training.errors import BundleError, DataError, TrainingError
+from dpserve.training.exact.quantised import is_quantised
+from dpserve.training.fitting.sensitivity import Convexity, logit_sensitivity_per_norm
+from dpserve.training.inputs.records import Units
+from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.weights.model import load_weights, release_weights, save_weights
+from dpserve.training.planning.answers import MECHANISMS, at_price
 from tests.training.conftest import identity, make_records
-from training.bundles.certificate import Certificate
-from training.errors import BundleError, DataError, TrainingError
-from training.exact.quantised import is_quantised
-from training.fitting.sensitivity import Convexity, logit_sensitivity_per_norm
-from training.inputs.records import Units
-from training.kinds.head.bundle import load_bundle, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.weights.model import load_weights, release_weights, save_weights
-from training.planning.answers import MECHANISMS, at_price
 
 CONVEXITY = Convexity(0.1, 50)
 

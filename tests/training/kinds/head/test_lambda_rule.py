@@ -2,10 +2,10 @@
 
 import pytest
 
-from mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.training.features import rules
+from dpserve.training.fit import Request, fit
 from tests.training.conftest import make_records
-from training.features import rules
-from training.fit import Request, fit
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dpserve.training.bundles.certificate import UNIT_ASSUMPTION, UNITS, Certificate
+from dpserve.training.errors import DataError
+from dpserve.training.inputs.records import Units
+from dpserve.training.inputs.schema import parse_schema
+from dpserve.training.inputs.table_records import read_numbers, read_with_schema
+from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
 from tests.training.conftest import identity, make_records
-from training.bundles.certificate import UNIT_ASSUMPTION, UNITS, Certificate
-from training.errors import DataError
-from training.inputs.records import Units
-from training.inputs.schema import parse_schema
-from training.inputs.table_records import read_numbers, read_with_schema
-from training.kinds.head.bundle import load_bundle, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
 
 
 def of_units(records, of):

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.kinds.published.bounds import (  # noqa: E402
+from dpserve.training.kinds.published.bounds import (  # noqa: E402
     OBJECTIVES,
     Objective,
     PublishedRecipe,
     Topology,
 )
-from training.kinds.published.train import (  # noqa: E402  # noqa: E402  # noqa: E402
+from dpserve.training.kinds.published.train import (  # noqa: E402  # noqa: E402  # noqa: E402
     Assignment,
     batch_loss,
     initial_parameters,

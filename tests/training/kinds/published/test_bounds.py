@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.kinds.published import bounds
-from training.kinds.published.bounds import Topology
+from dpserve.training.kinds.published import bounds
+from dpserve.training.kinds.published.bounds import Topology
 
 topologies = st.builds(
     Topology,

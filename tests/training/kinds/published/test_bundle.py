@@ -10,25 +10,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from accounting.losses import LaplaceLoss  # noqa: E402
-from mechanisms.gaussian import Gaussian  # noqa: E402
-from mechanisms.label import Label  # noqa: E402
-from mechanisms.laplace import Laplace  # noqa: E402
-from mechanisms.mechanism import Mechanism  # noqa: E402
-from mechanisms.published import Published  # noqa: E402
-from mechanisms.randomness import SystemRandomness  # noqa: E402
-from mechanisms.selected_neuron import SelectedNeuron  # noqa: E402
-from training.bundles.sealing import kind_of  # noqa: E402
-from training.errors import BundleError  # noqa: E402
-from training.inputs.records import Declaration, Records  # noqa: E402
-from training.kinds.head.bundle import load_bundle  # noqa: E402
-from training.kinds.published.bundle import (  # noqa: E402
+from dpserve.accounting.losses import LaplaceLoss  # noqa: E402
+from dpserve.mechanisms.gaussian import Gaussian  # noqa: E402
+from dpserve.mechanisms.label import Label  # noqa: E402
+from dpserve.mechanisms.laplace import Laplace  # noqa: E402
+from dpserve.mechanisms.mechanism import Mechanism  # noqa: E402
+from dpserve.mechanisms.published import Published  # noqa: E402
+from dpserve.mechanisms.randomness import SystemRandomness  # noqa: E402
+from dpserve.mechanisms.selected_neuron import SelectedNeuron  # noqa: E402
+from dpserve.training.bundles.sealing import kind_of  # noqa: E402
+from dpserve.training.errors import BundleError  # noqa: E402
+from dpserve.training.inputs.records import Declaration, Records  # noqa: E402
+from dpserve.training.kinds.head.bundle import load_bundle  # noqa: E402
+from dpserve.training.kinds.published.bundle import (  # noqa: E402
     NoCertificate,
     PublishedNetwork,
     load_published,
     save_published,
 )
-from training.kinds.published.train import train_published  # noqa: E402
+from dpserve.training.kinds.published.train import train_published  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +125,6 @@ def test_changed_and_missing_weights_are_refused(network: PublishedNetwork, tmp_
 
 
 def test_serving_it_imports_no_torch() -> None:
-    program = "import sys, training.kinds.published.bundle, mechanisms.published; print('torch' in sys.modules)"
+    program = "import sys, dpserve.training.kinds.published.bundle, dpserve.mechanisms.published; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

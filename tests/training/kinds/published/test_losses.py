@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from training.kinds.published.train import batch_loss, record_losses  # noqa: E402
+from dpserve.training.kinds.published.train import batch_loss, record_losses  # noqa: E402
 
 losses_of_a_batch = st.lists(st.floats(0, 20), min_size=1, max_size=12)
 

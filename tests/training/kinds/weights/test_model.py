@@ -10,20 +10,20 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.estimators import gdp
-from mechanisms.randomness import NoiseKey, SystemRandomness
+from dpserve.audit.estimators import gdp
+from dpserve.mechanisms.randomness import NoiseKey, SystemRandomness
+from dpserve.training.bundles.certificate import Certificate, derive, now
+from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.head.bundle import CertifiedHead, load_bundle, save_bundle
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.weights.model import ReleasedWeights, WeightsCertificate, release_weights, save_weights
+from dpserve.training.pay_once.model import ReleasedModel
 from tests.seeded import Seeded
 from tests.training.conftest import make_records
-from training.bundles.certificate import Certificate, derive, now
-from training.errors import BundleError, TrainingError
-from training.features.maps import Identity
-from training.inputs.records import Records
-from training.kinds.head.bundle import CertifiedHead, load_bundle, save_bundle
-from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train_head
-from training.kinds.loading import load_model
-from training.kinds.weights.model import ReleasedWeights, WeightsCertificate, release_weights, save_weights
-from training.pay_once.model import ReleasedModel
 
 PRICE = 1125 * 10**9
 """mu = 1.5."""
