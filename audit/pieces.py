@@ -16,10 +16,7 @@ from typing import Any
 
 import numpy as np
 
-import accounting
-import audit
-import mechanisms
-import training
+from dpserve import accounting, audit, mechanisms, training
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.whole_files import write_whole
 from dpserve.audit.noise import NoiseFinding

@@ -42,7 +42,7 @@ from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.weights.model import release_weights
 
 _ROOT = Path(__file__).parents[1]
-_PACKAGES = tuple(str(_ROOT / name) + "/" for name in ("accounting", "mechanisms", "training", "service", "dpserve"))
+_PACKAGE = str(_ROOT / "dpserve") + "/"
 _TRIES = 5
 """Requests that are traced: the shortest trace is free of what a timer of the service did meanwhile."""
 
@@ -92,7 +92,7 @@ def _tracing() -> Iterator[Trace]:
         met.add(frame)
         path = frame.f_code.co_filename
         if path not in names:
-            names[path] = path.removeprefix(f"{_ROOT}/") if path.startswith(_PACKAGES) else ""
+            names[path] = str(Path(path).resolve().relative_to(_ROOT)) if path.startswith(_PACKAGE) else ""
         if names[path]:
             trace.entered.append((names[path], frame.f_code.co_qualname))
 

@@ -1,9 +1,10 @@
-"""Imports point one way: dpserve -> service, audit -> training -> mechanisms -> accounting.
+"""One package, whose imports point one way: dpserve -> service, audit -> training -> mechanisms -> accounting.
 
 research and benchmarks may import everything, and nothing imports them.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -22,12 +23,35 @@ ALLOWED = {
 }
 
 
-def imported(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+FACE = "dpserve"
+"""The package that all of it is, and the folder of what users import and run. In it the other folders are links."""
+
+
+def modules(folder, within=""):
+    """The modules of a folder by the names that they are imported by."""
+    prefix = "" if folder in (FACE, "benchmarks", "research") else f"{FACE}."
+    for path in (ROOT / folder / within).rglob("*.py"):
+        yield prefix + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+MODULES = {name: path for folder in (*ALLOWED, "research", "benchmarks") for name, path in modules(folder)}
+
+
+def folder_of(module):
+    """The folder at the top of the repository that a module lies in."""
+    first, _, rest = module.partition(".")
+    second = rest.partition(".")[0]
+    return second if first == FACE and second in ALLOWED else first
+
+
+def imports(tree):
+    """Each import of a module as it is written, in functions too: the node and the names of what it imports."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield node, [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.partition(".")[0]
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield node, [name if name in MODULES else node.module for name in whole]
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -35,8 +59,63 @@ def test_imports_point_one_way(package):
     files = list((ROOT / package).rglob("*.py"))
     assert files
     for path in files:
-        wrong = set(imported(path)) & ({"benchmarks", "research", *ALLOWED} - ALLOWED[package] - {package})
+        found = {folder_of(name) for _, names in imports(ast.parse(path.read_text())) for name in names}
+        wrong = found & ({"benchmarks", "research", *ALLOWED} - ALLOWED[package] - {package})
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_all_of_it_is_one_package():
+    """The folders are the package's own by links that hold in any checkout, and there are no others."""
+    links = {path.name: path.readlink().as_posix() for path in (ROOT / FACE).iterdir() if path.is_symlink()}
+    assert links == {name: f"../{name}" for name in ALLOWED if name != FACE}
+
+
+BARE = re.compile(
+    rf"(?<![\w.])(?:from|import)\s+({'|'.join(name for name in ALLOWED if name != FACE)})(?=\.\w|\s+import\b|$)"
+)
+"""An import of one of the folders by itself, as beside a user's own module of that name: also in a program as text."""
+
+
+def test_no_folder_is_imported_by_itself():
+    """In code, in programs that tests run, and in what pages show: `import training` would be somebody else's."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name.endswith((".py", ".md", ".toml", ".yaml"))]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in paths
+        if path.is_file() and path != Path(__file__)
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if BARE.search(line)
+    ]
+    assert len(paths) > 100
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import training",
+        "    from service.http import app",
+        "from audit import estimators",
+        '"import sys, os; import audit.x"',
+    ],
+)
+def test_such_an_import_is_noticed(line):
+    assert BARE.search(line)
+
+
+def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path):
+    """A script beside a `training.py`, a `service.py` and so on of its own imports both its own and this package."""
+    others = [name for name in ALLOWED if name != FACE]
+    for name in others:
+        (tmp_path / f"{name}.py").write_text("OWN = True\n")
+    imported = ["cli", "service.http.app", "training.fit", "audit.estimators", "accounting.ledger", "mechanisms.label"]
+    (tmp_path / "script.py").write_text(
+        f"import {', '.join(others)}\nimport dpserve\ndpserve.PrivateClassifier, dpserve.Client\n"
+        + "".join(f"import dpserve.{name}\n" for name in imported)
+        + f"assert all(each.OWN for each in ({', '.join(others)}))\n"
+    )
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True)
 
 
 def aliases(path):
@@ -57,19 +136,12 @@ def test_types_of_arrays_have_one_name():
         assert not again, f"{path.relative_to(ROOT)}: import {again} from accounting.arrays"
 
 
-def imported_anywhere(path, modules):
+def imported_anywhere(path):
     """The modules of ours that a file imports, within functions, too: not for type checkers alone."""
     module = ast.parse(path.read_text())
     checked = {id(each) for node in module.body if is_for_type_checkers(node) for each in ast.walk(node)}
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            whole = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in modules else node.module for name in whole]
-        else:
-            continue
-        yield from (name for name in names if name in modules and id(node) not in checked)
+    for node, names in imports(module):
+        yield from (name for name in names if name in MODULES and id(node) not in checked)
 
 
 def is_for_type_checkers(node):
@@ -78,13 +150,8 @@ def is_for_type_checkers(node):
 
 def test_no_module_imports_itself_by_way_of_others():
     """An import within a function is for what is slow or optional, and must not hide a circle."""
-    paths = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for package in (*ALLOWED, "research", "benchmarks")
-        for path in (ROOT / package).rglob("*.py")
-    }
-    order = TopologicalSorter({name: set(imported_anywhere(path, paths)) - {name} for name, path in paths.items()})
-    assert len(list(order.static_order())) == len(paths)
+    order = TopologicalSorter({name: set(imported_anywhere(path)) - {name} for name, path in MODULES.items()})
+    assert len(list(order.static_order())) == len(MODULES)
 
 
 FLOORS = ("inputs", "features", "exact", "fitting", "bundles", "pay_once", "kinds", "planning", "export")
@@ -95,23 +162,17 @@ BELOW_ALL = ("devices", "errors", "fields", "onnx_runtime", "regular_files")
 
 
 def floor_of(module):
-    name = module.split(".")[1] if "." in module else ""
+    name = [*module.split("."), ""][2]
     return -1 if name in BELOW_ALL else FLOORS.index(name) if name in FLOORS else len(FLOORS)
 
 
 def test_the_floors_of_training_import_what_is_below_them():
     """Imports inside functions count, too: they must not hide a circle."""
-    paths = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in (ROOT / "training").rglob("*.py")
-    }
     found = set()
-    for name, path in paths.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("training"):
-                whole = [f"{node.module}.{alias.name}" for alias in node.names]
-                targets = [each if each in paths else node.module for each in whole]
-                found |= {(str(path.relative_to(ROOT)), each) for each in targets if floor_of(each) > floor_of(name)}
+    for name, path in modules("training"):
+        for _, targets in imports(ast.parse(path.read_text())):
+            ours = [each for each in targets if folder_of(each) == "training"]
+            found |= {(str(path.relative_to(ROOT)), each) for each in ours if floor_of(each) > floor_of(name)}
     assert not found
 
 
@@ -128,7 +189,7 @@ def test_serving_imports_nothing_heavy():
         "PIL",
         "rich",
         "websockets",
-        "audit",
+        "dpserve.audit",
     )
     heavy += ("scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.linalg", "httpx", "limits", "jwt")
     heavy += ("cryptography.x509", "opentelemetry.sdk.trace")

@@ -42,8 +42,8 @@ def opened(tree):
             names += [f"dpserve.training.kinds.{each.name}" for each in node.names]
         for name in names:
             parts = name.split(".")
-            if parts[:2] == ["training", "kinds"] and len(parts) > 2 and parts[2] in FOLDERS:
-                yield parts[2]
+            if parts[:3] == ["dpserve", "training", "kinds"] and len(parts) > 3 and parts[3] in FOLDERS:
+                yield parts[3]
 
 
 def matched(tree):

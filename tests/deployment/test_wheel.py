@@ -8,6 +8,7 @@ import tomllib
 import zipfile
 from datetime import date
 from importlib.metadata import version
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -16,6 +17,11 @@ from .test_image import INSTRUCTIONS, program
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VERSION = PROJECT["project"]["version"]
+LINKS = {path.name: path.resolve() for path in (ROOT / "dpserve").iterdir() if path.is_symlink()}
+FOLDERS = {PurePosixPath("dpserve"): ROOT / "dpserve"} | {
+    PurePosixPath("dpserve") / name: folder for name, folder in LINKS.items()
+}
+"""The one package, and the folders that are its own by links: each module by the place that it is installed at."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,10 @@ def wheel(tmp_path_factory):
             for source in sources:
                 place = folder / target / source if target.endswith("/") else folder / target
                 place.parent.mkdir(parents=True, exist_ok=True)
-                (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, place)
+                if (ROOT / source).is_dir():
+                    shutil.copytree(ROOT / source, place, symlinks=True)  # as an image's build copies
+                else:
+                    shutil.copy(ROOT / source, place)
     build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", build, "out"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
@@ -39,16 +48,17 @@ def wheel(tmp_path_factory):
 
 
 def test_it_holds_every_module_and_what_lies_beside_them_and_nothing_else(wheel):
-    packages = [each.rstrip("*") for each in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]]
     there = {
-        str(path.relative_to(ROOT))
-        for package in packages
-        for path in (ROOT / package).rglob("*")
+        str(prefix / path.relative_to(folder))
+        for prefix, folder in FOLDERS.items()
+        for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == there
-    assert {"accounting/ledger/charge.lua", "service/page/static/owner.js", "dpserve/py.typed"} <= held
+    needed = {"accounting/ledger/charge.lua", "service/page/static/owner.js", "py.typed"}
+    assert {f"dpserve/{name}" for name in needed} <= held
+    assert {name.partition("/")[0] for name in held} == {"dpserve"}
 
 
 def test_its_metadata_has_the_version_and_the_command(wheel):

@@ -35,7 +35,7 @@ OWNERS = {
 
 def below(base: type[Exception]) -> Iterator[type[Exception]]:
     for each in base.__subclasses__():
-        if each.__module__.partition(".")[0] in ("accounting", "service"):
+        if each.__module__.startswith(("dpserve.accounting.", "dpserve.service.")):
             yield each
             yield from below(each)
 

@@ -108,7 +108,10 @@ def test_a_cluster_that_cannot_be_reached_is_named_with_what_to_do(folder):
     """In a process of its own, which Ray's client leaves unfit to start a Ray."""
     pytest.importorskip("ray")
     address = f"ray://127.0.0.1:{free_port()}"
-    code = "import sys; from dpserve.training.inputs.ray_sums import read_on_ray; read_on_ray(*sys.argv[1:2], sys.argv[2:], None)"
+    code = (
+        "import sys; from dpserve.training.inputs.ray_sums import read_on_ray;"
+        "read_on_ray(*sys.argv[1:2], sys.argv[2:], None)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, address, *files_of(str(folder))], capture_output=True, text=True, check=False
     )

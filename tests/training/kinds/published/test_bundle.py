@@ -125,6 +125,9 @@ def test_changed_and_missing_weights_are_refused(network: PublishedNetwork, tmp_
 
 
 def test_serving_it_imports_no_torch() -> None:
-    program = "import sys, dpserve.training.kinds.published.bundle, dpserve.mechanisms.published; print('torch' in sys.modules)"
+    program = (
+        "import sys, dpserve.training.kinds.published.bundle, dpserve.mechanisms.published;"
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
