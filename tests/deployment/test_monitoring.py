@@ -154,21 +154,14 @@ def test_each_command_of_an_alert_runs_where_its_files_are(rendered):
 
 
 def test_each_command_of_an_alert_for_a_pod_of_its_own_runs_there(rendered):
-    """With kubectl exec: in the owner's pod, or one of the store's."""
-    found = re.findall(r"'kubectl exec (\S+)(?: -c (\S+))? -- ([^']+)'", annotations(rendered))
-    assert {place for place, _, _ in found} == {"deployment/dpserve-owner", "dpserve-valkey-0"}
-    for place, container, command in found:
+    """With kubectl exec: in one of the store's."""
+    found = re.findall(r"'kubectl exec (\S+) -c (\S+) -- ([^']+)'", annotations(rendered))
+    assert {place for place, _, _ in found} == {"dpserve-valkey-0"}
+    for _, container, command in found:
         words = command.split()
-        if place.startswith("deployment/"):
-            (there,) = pod_of(named(rendered[EVERYTHING], "Deployment", place.removeprefix("deployment/")))[
-                "containers"
-            ]
-            assert words[0] == "dpserve"
-            parsed(words[1:])
-        else:
-            pod = pod_of(named(rendered[HA], "StatefulSet", "dpserve-valkey"))
-            (there,) = [each for each in pod["containers"] if each["name"] == container]
-            assert words == [*there["command"][:-1], "status"]  # which test_ha.py runs
+        pod = pod_of(named(rendered[HA], "StatefulSet", "dpserve-valkey"))
+        (there,) = [each for each in pod["containers"] if each["name"] == container]
+        assert words == [*there["command"][:-1], "status"]  # which test_ha.py runs
         assert all(is_kept(path, there) for path in paths(words)), words
 
 
