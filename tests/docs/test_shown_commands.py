@@ -56,10 +56,6 @@ NOT_RUN = {
     ): "two versions of one model: tests/dpserve/test_replacing_workers.py has them",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
-    (
-        "data.md",
-        "train --data letters.parquet",
-    ): "a published file, 170 MB: tests/dpserve/test_classifier.py trains with a small one",
     ("encoders.md", "train"): "a published model, 100 MB: tests/training/features/test_encoder.py makes small ones",
     (
         "encoders.md",
