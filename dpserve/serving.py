@@ -104,6 +104,23 @@ Model = MeteredModel | ReleasedModel
 
 
 @dataclass(frozen=True)
+class PreparedModel:
+    """A model that may be served: verified, with an account of its lineage, and paid for if it is a pay-once model."""
+
+    name: str
+    folder: Path
+    """Where its bundle lies; no link, for that may be moved."""
+    model_id: str
+
+
+@dataclass
+class Prepared:
+    """The models that workers serve. Each worker is given those of the moment in which it is started."""
+
+    models: tuple[PreparedModel, ...]
+
+
+@dataclass(frozen=True)
 class ConfiguredService:
     """A service by these settings. It goes to every worker."""
 
@@ -160,7 +177,8 @@ class ConfiguredService:
                 opened.enter_context(admin.listening)
         if self.grpc_port is not None:
             opened.enter_context(_reserved(self.settings.host, self.grpc_port))
-        loaded = self._load_all()
+        folders = self._bundle_folders()
+        loaded = self._load_all(folders)
         asyncio.run(self._check_options())
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
@@ -168,8 +186,9 @@ class ConfiguredService:
             portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
         portal.call(self._prepare, ledger, list(loaded.values()))
+        prepared = Prepared(_prepared(loaded, folders))
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, loaded)))
-        metrics, counts, application = self._application(folder, loaded)
+        metrics, counts, application = self._application(folder, loaded, prepared)
         if admin is not None:
             own = replace(admin, usage=self._usage(), folders=self._folders())
             log = _request_log(self.settings)
@@ -178,11 +197,11 @@ class ConfiguredService:
         address = url_of(listening, self.server.tls)
         names = ", ".join(models.names)
         when_answering(address, self.server.tls, partial(self._announce, names, address, admin))
-        reload = partial(portal.call, self._reload, ledger, models)
+        reload = partial(portal.call, self._reload, ledger, models, prepared)
         return run(application, self.server, listening, before_replacing=reload)
 
     def _application(
-        self, folder: Path, loaded: Mapping[str, Model]
+        self, folder: Path, loaded: Mapping[str, Model], prepared: Prepared
     ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
         """Return where the owner's port counts, what to read all counts from, and what makes an application."""
         usage = self._usage()
@@ -191,14 +210,19 @@ class ConfiguredService:
             application = Application(self._opened(metrics, usage, loaded))
             return metrics, lambda: [metrics.registry], lambda: application
         os.environ[MULTIPROCESS_FOLDER] = str(folder)
-        return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self)
+        return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, prepared)
 
-    async def _reload(self, ledger: Ledger, models: Models) -> bool:
-        """Read the bundles anew, pay for them, and show them at the owner's port; return whether all of it was done."""
+    async def _reload(self, ledger: Ledger, models: Models, prepared: Prepared) -> bool:
+        """Read the bundles anew, pay for them, show them at the owner's port, and give them to workers from now on.
+
+        Returns whether all of it was done. If not, what is shown and served stays.
+        """
         try:
-            loaded = await asyncio.to_thread(self._load_all)
+            folders = self._bundle_folders()
+            loaded = await asyncio.to_thread(self._load_all, folders)
             await self._prepare(ledger, list(loaded.values()))
             models.replace(await self._predictors(ledger, loaded))
+            prepared.models = _prepared(loaded, folders)
         except Exception as error:  # noqa: BLE001 - whatever it is, what is served stays
             known = isinstance(error, TrainingError | CannotServe | LedgerError | OSError)
             logs.log.error("the workers are not replaced: %s", error if known else logs.kinds(error))
@@ -207,16 +231,17 @@ class ConfiguredService:
 
     @asynccontextmanager
     async def _models(
-        self, ledger: Ledger, loaded: Mapping[str, Model] | None = None, *, answering: bool = False
+        self, ledger: Ledger, served: Mapping[str, Model] | Prepared, *, answering: bool = False
     ) -> AsyncIterator[Models]:
         """Give what is served, for as long as the block lasts.
 
-        loaded: the models by name; None to load them. answering: whether this process answers, and says so in the log.
+        served: the models by name, or which to load. answering: whether this process answers, and says so in the log.
         """
-        if loaded is None:
-            loaded = await asyncio.to_thread(self._load_all)
+        loaded = await asyncio.to_thread(self._load_prepared, served) if isinstance(served, Prepared) else served
         models = Models(await self._predictors(ledger, loaded), self.settings.default)
         if answering:
+            for model in loaded.values():
+                await self._settle_unit(ledger, model)  # what answers charges by a journal of its own, which names it
             for each in models:
                 logs.log.info("serving %s: the model %s", each.name, each.certificate.model_id)
         try:
@@ -226,11 +251,34 @@ class ConfiguredService:
             if answering:
                 logs.log.info("stopped serving")
 
-    def _load_all(self) -> dict[str, Model]:
-        """Return the bundles' models by the names that they are asked by. Raises CannotServe for names that clash."""
+    def _bundle_folders(self) -> list[Path]:
+        """Return where the bundles lie now, for a path may be a link."""
+        return [Path(os.path.realpath(bundle.folder)) for bundle in self.settings.bundles]
+
+    def _load_prepared(self, prepared: Prepared) -> dict[str, Model]:
+        """Return the models by name. Raises CannotServe where another one, or none, lies in a folder by now."""
         loaded = dict[str, Model]()
-        for bundle in self.settings.bundles:
-            model = self._load(bundle.folder)
+        for each in prepared.models:
+            try:
+                model = self._load(each.folder)
+            except TrainingError as refused:
+                raise CannotServe(str(refused)) from refused
+            if model.certificate.model_id != each.model_id:
+                raise CannotServe(
+                    f"{each.folder} holds the model {model.certificate.model_id}, and not {each.model_id}, which was "
+                    "verified and paid for"
+                )
+            loaded[each.name] = model
+        return loaded
+
+    def _load_all(self, folders: Sequence[Path]) -> dict[str, Model]:
+        """Return the bundles' models by the names that they are asked by. Raises CannotServe for names that clash.
+
+        folders: where the bundles lie.
+        """
+        loaded = dict[str, Model]()
+        for bundle, folder in zip(self.settings.bundles, folders, strict=True):
+            model = self._load(folder)
             name = bundle.name_of(model.certificate)
             if name in loaded:
                 raise CannotServe(
@@ -316,16 +364,16 @@ class ConfiguredService:
 
     @asynccontextmanager
     async def _opened(
-        self, metrics: Metrics, usage: Usage, loaded: Mapping[str, Model] | None = None
+        self, metrics: Metrics, usage: Usage, served: Mapping[str, Model] | Prepared
     ) -> AsyncIterator[ASGIApp]:
-        """Give the application of one process. loaded: the models that it answers by; None to load them."""
+        """Give the application of one process. served: the models by name, or which to load."""
         http = await _http_options(self.settings)
         bodies = Bodies(http.seconds_for_body)
         async with (
             aclosing(http),
             usage.written(),
             self.open_ledger() as ledger,
-            self._models(ledger, loaded, answering=True) as models,
+            self._models(ledger, served, answering=True) as models,
             metrics.sampled(lambda: models.waiting_rows),
             self._over_grpc(models, ledger, metrics, http, bodies),
         ):
@@ -352,13 +400,13 @@ class ConfiguredService:
             tls=self.server.tls,
         )
 
-    def worker_application(self) -> Application:
+    def worker_application(self, prepared: Prepared) -> Application:
         """Return the application of one of several workers."""
         logs.configure(self.settings.log_format)
         logs.name_worker()
         end_with_parent()
         usage = self._usage()
-        return Application(self._opened(Metrics(usage), usage))
+        return Application(self._opened(Metrics(usage), usage, prepared))
 
     def _folders(self) -> dict[str, Path]:
         """Return the folders that the service must be able to write to: its journals, and an embedded ledger."""
@@ -504,8 +552,16 @@ def _stopped_afterwards() -> Iterator[None]:
         raise _Stopped
 
 
-def _worker(service: ConfiguredService) -> Application:
-    return service.worker_application()
+def _prepared(loaded: Mapping[str, Model], folders: Sequence[Path]) -> tuple[PreparedModel, ...]:
+    """Return which models these are, for workers. folders: where each was loaded from."""
+    return tuple(
+        PreparedModel(name, folder, model.certificate.model_id)
+        for (name, model), folder in zip(loaded.items(), folders, strict=True)
+    )
+
+
+def _worker(service: ConfiguredService, prepared: Prepared) -> Application:
+    return service.worker_application(prepared)
 
 
 def _grpc() -> "type[GrpcPort]":

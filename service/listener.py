@@ -122,7 +122,8 @@ class Application:
         except Exception as error:  # noqa: BLE001 - `run` raises it
             self.failure = error
             if logs.worker is not None:
-                logs.log.error("this worker cannot start: %s", logs.kinds(error))
+                said = error if isinstance(error, CannotServe) else logs.kinds(error)
+                logs.log.error("this worker cannot start: %s", said)
                 if isinstance(error, LedgerUnavailable):
                     # The ledger was there when the service started. The supervisor ends the service for a worker that
                     # fails to start, and replaces one that dies.
@@ -148,7 +149,8 @@ def run(
 ) -> int:
     """Answer requests until told to stop, and finish what is under way; return the status to exit with.
 
-    application: called in each process that answers; it must be picklable where there are several workers.
+    application: called in each process that answers. It must be picklable where there are several workers: each gets a
+    copy of what it is when that worker is started.
     before_replacing: called in a thread when SIGHUP asks for new workers; returns whether there shall be any. Then each
     answers before the one whose place it takes is told to stop, one after the other. Raises what
     opening the application raised, where there is one. Call it in the main thread.
@@ -198,10 +200,11 @@ def _call_before_replacing(call: Callable[[], bool]) -> None:
 
 
 def mind_hang_ups(end: Callable[..., object]) -> None:
-    """Have SIGHUP call `end` where a terminal is behind this process, which has gone then; nothing comes of it else.
+    """Have SIGHUP call `end` where a terminal is behind this process, which has gone then. Otherwise it is ignored.
 
-    Of a service that something else started it is no order to end, and `nohup` has asked for it to be ignored. There
-    is nothing to read again in one process: certificates are, at each connection, and models by another process.
+    Of a service that something else started it is no order to end, and `nohup` has asked for it to be ignored. One
+    process has nothing to read again: TLS certificates are read at each connection, and a new model needs a new
+    process.
     """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, end if any(map(_is_terminal, range(3))) else signal.SIG_IGN)

@@ -1,6 +1,7 @@
 """A new model in the place of one that is served: SIGHUP replaces the workers while they are asked."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -10,8 +11,10 @@ import httpx
 import pytest
 
 from dpserve import Client
+from dpserve.accounting.ledger.journal import read_acknowledged
 
 from .test_several_models import BUDGET, ended, until
+from .test_workers import workers
 
 ROW = [[30.0, 1000.0]]
 
@@ -29,6 +32,12 @@ def point_to(run, bundle):
     """Have the link say which bundle is served, from one moment to the next."""
     (run.folder / "next").symlink_to(bundle)
     (run.folder / "next").replace(run.folder / "current")
+
+
+def replace_one(run, process, model_id):
+    """Kill a worker, and wait until another one serves this model in its place."""
+    os.kill(workers(process.pid)[0], signal.SIGKILL)
+    run.read_log(process, {serving(model_id): 1})
 
 
 def serving(model_id):
@@ -70,7 +79,10 @@ def test_sighup_puts_a_new_model_into_service_and_refuses_no_request(run, versio
     admin = {"Authorization": "Bearer the-admin-key-of-this-test"}
     (shown,) = httpx.get(f"{own}/api/models", headers=admin).json()["models"]
     assert shown["model_id"] == new
+    replace_one(run, process, new)
     ended(process)
+    journals = read_acknowledged(run.folder / "home" / "journals")
+    assert {each.charged_unit for each in journals if each.newest} == {""}, "who charges knows what for"
 
 
 def test_a_model_that_cannot_be_paid_for_replaces_nothing(run, versions):
@@ -79,15 +91,44 @@ def test_a_model_that_cannot_be_paid_for_replaces_nothing(run, versions):
     process, address = run.start("loans=current", "--workers", 2, "--port", 0, "--rho", 2, "--delta", 1e-6)
     point_to(run, "dear")
     process.send_signal(signal.SIGHUP)
-    run.read_log(process, {"the workers are not replaced: .*budget": 1})
-    assert httpx.get(f"{address}/models/loans").json()["model_id"] == old
+    run.read_log(process, {serving(old): 2, "the workers are not replaced: .*budget": 1})
+    replace_one(run, process, old)  # by no link that leads to what was refused
+    assert {httpx.get(f"{address}/models/loans").json()["model_id"] for _ in range(12)} == {old}
     point_to(run, "nowhere")
     process.send_signal(signal.SIGHUP)
     run.read_log(process, {"the workers are not replaced": 1})
-    assert httpx.get(f"{address}/models/loans").json()["model_id"] == old
+    replace_one(run, process, old)
+    assert {httpx.get(f"{address}/models/loans").json()["model_id"] for _ in range(12)} == {old}
     # Once the link is right again the workers come up as before.
     point_to(run, "model")
     process.send_signal(signal.SIGHUP)
     run.read_log(process, {serving(old): 2})
     until(lambda: httpx.get(f"{address}/readyz").status_code, 200)
     ended(process)
+
+
+def test_who_takes_a_workers_place_serves_what_was_prepared_wherever_the_link_leads(run, versions):
+    old, new = versions
+    process, address = run.start("loans=current", "--workers", 2, *BUDGET)
+    run.read_log(process, {serving(old): 2})
+    for elsewhere in ("newer", "nowhere"):
+        point_to(run, elsewhere)
+        replace_one(run, process, old)
+    assert {httpx.get(f"{address}/models/loans").json()["model_id"] for _ in range(12)} == {old}
+    # Another model in the very folder is not the one that was prepared, either.
+    (run.folder / "model").rename(run.folder / "aside")
+    shutil.copytree(run.folder / "newer", run.folder / "model")
+    os.kill(workers(process.pid)[0], signal.SIGKILL)
+    run.read_log(process, {f"cannot start: .*/model holds the model {new}, and not {old}": 1})
+    assert "Traceback" not in process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+
+
+def test_a_worker_says_that_the_folder_of_its_model_is_gone(run, versions):
+    process, _ = run.start("loans=current", "--workers", 2, *BUDGET)
+    run.read_log(process, {serving(versions[0]): 2})
+    (run.folder / "model").rename(run.folder / "aside")
+    os.kill(workers(process.pid)[0], signal.SIGKILL)
+    run.read_log(process, {"cannot start: .*/model": 1})
+    assert "Traceback" not in process.communicate(timeout=60)[1]
+    assert process.returncode == 1
