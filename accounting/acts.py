@@ -483,7 +483,8 @@ def _named(account: ClientAccount, key: str) -> ApiKey:
 
 async def _too_small(ledger: Ledger, lineage: str, budget: Budget, spent: int = 0) -> str:
     """Say that a budget can never buy anything that its lineage has paid for so far; nothing where it can."""
-    prices = [budget.currency.price(cost) for cost in (await ledger.lineage(lineage)).tally]
+    blocks = await ledger.all_blocks(lineage)
+    prices = [budget.currency.price(cost) for block in blocks for cost in block.tally]
     least = min((price for price in prices if price), default=0)
     if budget.limit - spent >= least:
         return ""

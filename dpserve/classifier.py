@@ -44,6 +44,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpserve.accounting import ledger as accounts
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.budgets import Budget, accepts_for
+from dpserve.accounting.ledger.receipts import UNNAMED
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import OptionName
 from dpserve.accounting.picorho import to_rho
@@ -925,15 +926,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if blocks is not None and budget is not None:
             raise WrongOption("lineage_budget", "is a lineage's without blocks: leave it out, these have their own")
         async with self._opened() as ledger:
-            opens_with = budget if blocks is None else Budget.parse(blocks.budget, "gaussian")
-            whole = await account_to_be(ledger, lineage, opens_with, has_blocks=blocks is not None)
-            known = await ledger.blocks(lineage) if blocks is not None and is_open(whole) else []
+            budgets: dict[str, Budget | None] = {UNNAMED: budget}
+            if blocks is not None:
+                budgets = dict.fromkeys(blocks.names, Budget.parse(blocks.budget, "gaussian"))
+            whole = await account_to_be(ledger, lineage, budgets)
+            known = await ledger.all_blocks(lineage) if is_open(whole) else [whole]
         check_unit(whole, self.unit)
-        payers = [whole] if blocks is None else [block for block in known if block.block in blocks.names]
-        for account in payers:
-            if account.remaining < price:
-                block = "" if blocks is None else account.name
-                amounts = price, account.spent, block
+        for account in known:
+            if account.name in budgets and account.remaining < price:
+                amounts = price, account.spent, account.name
                 raise _exhausted(lineage, accounts.BudgetExhausted.of_budget(account.scope, account.budget, *amounts))
 
     async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
@@ -947,8 +948,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         async with self._opened() as ledger:
             try:
                 wish = hold_request(release, "", time.time())
-                by, budgets = operating_systems_user(), block_budgets_of(written, accepts_for(wish.cost))
-                charge = open_and_charge(ledger, wish, release.unit, budget, by=by, block_budgets=budgets)
+                by, budgets = operating_systems_user(), block_budgets_of(written, accepts_for(wish.cost), budget)
+                charge = open_and_charge(ledger, wish, release.unit, budgets, by=by)
                 return (await charge).charged
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused) from None

@@ -15,7 +15,8 @@ from typing import Self, cast
 from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.currency import RHO
 from dpserve.accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, Ledger, LineageAccount
-from dpserve.accounting.messages import Message, OptionName, message
+from dpserve.accounting.ledger.receipts import UNNAMED, paying
+from dpserve.accounting.messages import OptionName, message
 from dpserve.accounting.picorho import to_rho
 from dpserve.service.errors import CannotServe
 from dpserve.service.opening import (
@@ -26,9 +27,7 @@ from dpserve.service.opening import (
     check_unit,
     find_lineage,
     new_blocks,
-    open_blocks,
     open_lineage,
-    opening_budget,
     refusal_of,
     settle_unit,
     too_dear,
@@ -68,7 +67,7 @@ class Payer:
     ) -> Self:
         """Return who pays for an evaluation of the model.
 
-        lineage: of the held-out records; None for the model's. budget: with which a lineage without blocks opens.
+        lineage: of the held-out records; None for the model's. budget: with which the unnamed block opens.
         Raises WrongOption for what does not go together, and TrainingError for what is no lineage's name.
         """
         name = certificate.lineage if lineage is None else check_lineage_name(lineage)
@@ -80,28 +79,12 @@ class Payer:
         else:
             block_budget = Budget.parse(blocks.budget, "gaussian") if blocks.budget else None
             payer = cls(lineage=name, blocks=blocks.names, block_budget=block_budget)
-        payer._check(certificate)
         return payer
 
-    def _check(self, certificate: ReleaseCertificate) -> None:
-        """Raise WrongOption where the lineage is the model's, and one names blocks and the other does not."""
-        if self.lineage != certificate.lineage or bool(self.blocks) == bool(certificate.blocks):
-            return
-        if self.blocks:
-            raise WrongOption(
-                "blocks" if len(self.blocks) > 1 else "block_name",
-                f"names blocks of the lineage {self.lineage}, of which {certificate.name} was trained without blocks: "
-                "leave it out",
-            )
-        raise WrongOption("block", _which_blocks(self.lineage))
-
-
-def _which_blocks(lineage: str) -> Message:
-    return (
-        "is needed, or "
-        + OptionName("block_name")
-        + f": the lineage {lineage} has blocks, and those that the held-out rows lie in pay for an evaluation"
-    )
+    @property
+    def budgets(self) -> dict[str, Budget | None]:
+        """The budgets with which the blocks that pay open."""
+        return {block: self.budget if block == UNNAMED else self.block_budget for block in paying(self.blocks)}
 
 
 def evaluable(certificate: ModelCertificate, model: ReleasedModel | None) -> ReleasedModel:
@@ -183,8 +166,7 @@ async def charge(
         if refusal is not None:
             raise refusal
     for lineage, opening in openings.items():
-        await open_lineage(ledger, lineage, opening.budget, by=by, has_blocks=bool(opening.block_budgets))
-        await open_blocks(ledger, lineage, opening.block_budgets, by=by)
+        await open_lineage(ledger, lineage, opening.budgets, by=by)
         await settle_unit(ledger, lineage, unit, by=by)
     spent = {model.model: 0, evaluated.model: 0}
     for request, what in requests:
@@ -211,32 +193,38 @@ def _payers(wish: HoldRequest) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Opening:
-    """A lineage as it is about to pay. budget, block_budgets: what it opens with. new: its blocks that are not open."""
+    """A lineage as it is about to pay. budgets: what its blocks open with. new: those that are not open."""
 
     account: LineageAccount
-    budget: Budget | None
-    block_budgets: BlockBudgets
+    budgets: BlockBudgets
     new: NewBlocks
 
 
 async def _opening(ledger: Ledger, certificate: ReleaseCertificate, payer: Payer, lineage: str, *, by: str) -> _Opening:
     """Return what a lineage would pay from; open nothing. Raises CannotServe, and WrongOption for blocks unnamed."""
     pays = lineage == payer.lineage
-    budgets: dict[str, Budget | None] = dict.fromkeys(payer.blocks, payer.block_budget) if pays else {}
+    budgets = payer.budgets if pays else {}
     if lineage == certificate.lineage:
         # The model is paid for first, by blocks that open as its training declared.
-        budgets |= block_budgets_of(certificate, accepts_for(certificate.price))
-    found = await find_lineage(ledger, lineage)
-    if found is not None and found.blocks and pays and not payer.blocks:
-        raise WrongOption("block", _which_blocks(lineage))
-    opened = {each.block for each in await ledger.blocks(lineage)} if budgets and found is not None else set[str]()
-    for block in payer.blocks if pays else ():
-        if block not in opened and budgets[block] is None:
+        given = payer.budget if pays else None
+        budgets = budgets | block_budgets_of(certificate, accepts_for(certificate.price), given)
+    accounts = await ledger.all_blocks(lineage) if await find_lineage(ledger, lineage) is not None else []
+    opened = {each.name for each in accounts if each.name or each.budget.limit}
+    lacking = [block for block in payer.budgets if block not in opened and budgets[block] is None] if pays else []
+    for block in lacking:
+        if block != UNNAMED:
             raise CannotServe(
                 f"the block {block} of the lineage {lineage} has no budget yet: say what it opens with, with "
                 + OptionName("block_budget")
             )
-    budget = opening_budget(budgets, payer.budget if pays else None)
-    account = await account_to_be(ledger, lineage, budget, has_blocks=bool(budgets))
+        if accounts or len(budgets) > 1:
+            raise WrongOption(
+                "block",
+                "is needed, or "
+                + OptionName("block_name")
+                + f": the lineage {lineage} has no budget but its blocks', and those that the held-out rows lie in pay "
+                "for an evaluation",
+            )
+    account = await account_to_be(ledger, lineage, budgets)
     new = await new_blocks(ledger, account, budgets, by=by)
-    return _Opening(account=account, budget=budget, block_budgets=budgets, new=new)
+    return _Opening(account=account, budgets=budgets, new=new)

@@ -30,7 +30,9 @@ from starlette.types import ASGIApp
 from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.currency import EPSILON, RHO, Currency
 from dpserve.accounting.ledger import BlockAccount, Ledger, LedgerError, LineageAccount, UnknownLineage, key_digest
+from dpserve.accounting.ledger.receipts import UNNAMED
 from dpserve.accounting.losses import Cost
+from dpserve.accounting.messages import OptionName
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.mechanisms.mechanism import Mechanism, default_price, priced
@@ -58,16 +60,13 @@ from dpserve.service.opening import (
     block_budgets_of,
     check_affordable,
     check_budget,
-    check_no_budget,
     check_release,
     check_together,
     check_unit,
     find_lineage,
     hold_together,
     new_blocks,
-    open_blocks,
     open_lineage,
-    opening_budget,
     payers_of,
     settle_unit,
     unit_of,
@@ -307,32 +306,32 @@ class ConfiguredService:
 
         Nothing is opened, settled or charged unless all of it can be.
         """
-        alone = all(model.certificate.blocks for model in loaded)  # or else the budget is other lineages'
+        budgets: dict[str, dict[str, Budget | None]] = {}
+        for model in loaded:  # the first model that has a block says what it opens with
+            lineage = model.certificate.lineage
+            budgets[lineage] = self._block_budgets(model) | budgets.get(lineage, {})
+        if self.settings.is_given and not any(UNNAMED in each for each in budgets.values()):
+            raise CannotServe(
+                f"the lineage {next(iter(budgets))} has blocks, which pay for what its models say, with the budgets "
+                "that they were trained with: leave " + OptionName("lineage_budget") + " out"
+            )
         by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
         new = dict[str, dict[str, BlockAccount]]()
         for model in loaded:
-            lineage, unit, budget = model.certificate.lineage, unit_of(model.certificate), self._budget(model)
-            blocks, budgets = model.certificate.blocks, self._block_budgets(model)
+            lineage, unit = model.certificate.lineage, unit_of(model.certificate)
             account = await find_lineage(ledger, lineage)
             if account is None:
-                account = unopened.setdefault(lineage, unopened_account(lineage, opening_budget(budgets, budget)))
-            if blocks and alone:
-                check_no_budget(lineage, budget)
-            elif not blocks:
-                check_budget(account, budget)
-            to_open = await new_blocks(ledger, account, budgets, by=by)
-            new[lineage] = to_open | new.get(lineage, {})  # the first model that has a block says what it opens with
+                account = unopened.setdefault(lineage, unopened_account(lineage, budgets[lineage]))
+            check_budget(account, self._block_budgets(model).get(UNNAMED))
+            new[lineage] = await new_blocks(ledger, account, budgets[lineage], by=by)
             settled = units.setdefault(lineage, (unit or "") if account.unit is None else account.unit)
             check_unit(replace(account, unit=settled), unit)
             predictor = self._predictor(model, ledger, account.budget.currency)
             await self._check_paid(ledger, account, predictor, unopened.get(lineage), new[lineage])
         releases = [each.certificate for model in loaded if (each := pay_once(model)) is not None]
         await check_together(ledger, releases, unopened, new)
-        for model in loaded:
-            lineage, budgets = model.certificate.lineage, self._block_budgets(model)
-            budget = opening_budget(budgets, self._budget(model))
-            await open_lineage(ledger, lineage, budget, by=by, has_blocks=bool(budgets))
-            await open_blocks(ledger, lineage, budgets, by=by)
+        for lineage, opening in budgets.items():
+            await open_lineage(ledger, lineage, opening, by=by)
         for model in loaded:
             await self._settle_unit(ledger, model)
         for lineage, charged in (await hold_together(ledger, releases)).items():
@@ -452,7 +451,7 @@ class ConfiguredService:
         """Return the budgets with which the model's blocks open."""
         released = pay_once(model)
         cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
-        return block_budgets_of(model.certificate, accepts_for(cost))
+        return block_budgets_of(model.certificate, accepts_for(cost), self._budget(model))
 
     def _check_release(self, model: ReleasedModel) -> None:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""

@@ -1,17 +1,20 @@
 """`dpserve train` over `dpserve.training.fit`: reads the records, and shows what happens."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from dpserve.accounting.currency import RHO
 from dpserve.accounting.ledger import (
+    BlockAccount,
     LedgerError,
     LineageAccount,
     LineageForgotten,
     UnknownLineage,
 )
+from dpserve.accounting.ledger.receipts import paying
 from dpserve.commands import console
 from dpserve.commands.options import (
     forgotten_lineage,
@@ -78,32 +81,36 @@ def _warn_of_poor_lineage(request: Request) -> None:
     if price is None:
         return
     try:
-        account = asyncio.run(_account_of(request.lineage))
+        accounts = asyncio.run(_accounts_of(request.lineage))
     except LineageForgotten:
         raise forgotten_lineage(request.lineage) from None
     except (LedgerError, OSError, ValueError, WrongOption):
         return
-    if account is None or account.blocks or account.budget.currency is not RHO or account.remaining >= price:
-        return
-    left, budget = max(account.remaining, 0), account.budget
-    typer.echo(
-        f"Warning: the lineage {request.lineage} has {budget.words(left)} left, and this model costs "
-        f"{budget.words(price)}. Nobody can hold it before 'dpserve lineage set-budget {request.lineage}' raises the "
-        "budget; Ctrl-C ends the training, and nothing is charged",
-        err=True,
-    )
+    declared = request.blocks.declaration
+    for account in accounts:
+        budget, block = account.budget, account.name
+        pays = block in paying(() if declared is None else declared.names) and budget.currency is RHO
+        if not pays or account.remaining >= price:
+            continue
+        whose, option = (f"block {block} of the lineage", f" --block {block}") if block else ("lineage", "")
+        typer.echo(
+            f"Warning: the {whose} {request.lineage} has {budget.words(account.remaining)} left, and this model costs "
+            f"{budget.words(price)}. Nobody can hold it before 'dpserve lineage set-budget {request.lineage}{option}' "
+            "raises the budget; Ctrl-C ends the training, and nothing is charged",
+            err=True,
+        )
 
 
-async def _account_of(lineage: str) -> LineageAccount | None:
-    """Return a lineage's account in the usual ledger, if there is one; looking makes none."""
+async def _accounts_of(lineage: str) -> Sequence[LineageAccount | BlockAccount]:
+    """Return the accounts of a lineage's blocks in the usual ledger, if there are any; looking makes none."""
     location = ledger_location(None)
     if "://" not in location and not Path(location).exists():
-        return None
+        return ()
     async with open_ledger(location, None) as ledger:
         try:
-            return await ledger.lineage(lineage)
+            return await ledger.all_blocks(lineage)
         except UnknownLineage:
-            return None
+            return ()
 
 
 class Screen(console.Terminal):

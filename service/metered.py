@@ -190,9 +190,7 @@ class MeteredPredictor(Predictor):
         """Return how many answers the client may still buy: every account that pays has so many left."""
         if account.revoked:
             return Standing(self.name, admitted=False, answers_left=0)
-        own, payers = await self._ledger.payers(self.lineage, account.client, self.certificate.blocks)
-        # The lineage's own account refuses nothing where blocks pay in its place.
-        shared = payers[:-1] if self.certificate.blocks else payers
+        own, shared, _ = await self._ledger.payers(self.lineage, account.client, self.certificate.blocks)
         left = min(each.answers_left(self.price_per_row) for each in (own, *shared))
         return Standing(self.name, admitted=left > 0, answers_left=left)
 

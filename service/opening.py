@@ -3,10 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from dpserve.accounting.budgets import Accepts, Budget, Scope, accepts_for
+from dpserve.accounting.budgets import Accepts, Budget, accepts_for
 from dpserve.accounting.ledger import (
     ActRefused,
     BlockAccount,
@@ -24,6 +25,7 @@ from dpserve.accounting.ledger import (
     UnknownLineage,
     WouldBeDone,
 )
+from dpserve.accounting.ledger.receipts import UNNAMED, paying
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import OptionName
 from dpserve.accounting.picorho import to_rho
@@ -43,11 +45,21 @@ async def find_lineage(ledger: Ledger, lineage: str) -> LineageAccount | None:
         return None
 
 
-def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
-    """Return the account that a lineage would have with this budget, to check what it pays for before it is opened.
+BlockBudgets = Mapping[str, Budget | None]
+"""The budgets that blocks open with, by name; None where none is known."""
+NewBlocks = Mapping[str, BlockAccount]
+"""Blocks that a lineage does not have yet, by name, as they would open."""
 
-    Raises CannotServe where no budget is given.
+
+def unopened_account(lineage: str, budgets: BlockBudgets) -> LineageAccount:
+    """Return the account that a lineage would have, to check what it pays for before it is opened.
+
+    budgets: with which its blocks would open. Its own is that of the one without a name, which pays for nothing where
+    only others have any. Raises CannotServe where none has.
     """
+    budget = budgets.get(UNNAMED)
+    if budget is None:
+        budget = next((replace(each, limit=0) for each in budgets.values() if each is not None), None)
     if budget is None:
         raise CannotServe(
             f"the lineage {lineage} has no budget yet: say what all clients together may learn, with "
@@ -73,18 +85,13 @@ def _unopened(lineage: str, budget: Budget) -> dict[str, Any]:
     }
 
 
-async def account_to_be(
-    ledger: Ledger, lineage: str, budget: Budget | None, *, has_blocks: bool = False
-) -> LineageAccount:
-    """Return the lineage's account, or what it would be with this budget; nothing is opened: see `is_open`.
-
-    has_blocks: whether blocks pay, whose budgets are not the lineage's.
+async def account_to_be(ledger: Ledger, lineage: str, budgets: BlockBudgets) -> LineageAccount:
+    """Return the lineage's account, or what it would be with these budgets; nothing is opened: see `is_open`.
 
     Raises CannotServe where there is none and no budget is given, or one with another budget.
     """
-    account = await find_lineage(ledger, lineage) or unopened_account(lineage, budget)
-    if not has_blocks:
-        check_budget(account, budget)
+    account = await find_lineage(ledger, lineage) or unopened_account(lineage, budgets)
+    check_budget(account, budgets.get(UNNAMED))
     return account
 
 
@@ -103,48 +110,32 @@ def check_budget(account: LineageAccount, budget: Budget | None) -> None:
         )
 
 
-def check_no_budget(lineage: str, budget: Budget | None) -> None:
-    """Raise CannotServe where a lineage's budget is given for a model of blocks, which pay in its place."""
-    if budget is not None:
-        raise CannotServe(
-            f"the lineage {lineage} has blocks, which pay for what its models say, with the budgets that they were "
-            "trained with: leave " + OptionName("lineage_budget") + " out"
-        )
+async def open_lineage(ledger: Ledger, lineage: str, budgets: BlockBudgets, *, by: str) -> None:
+    """See to it that the lineage and these blocks of it have accounts: open those that it lacks with these budgets.
 
-
-async def open_lineage(
-    ledger: Ledger, lineage: str, budget: Budget | None, *, by: str, has_blocks: bool = False
-) -> LineageAccount:
-    """See to it that the lineage has an account: open it with `budget`, or find it there. by: who starts the service.
-
-    has_blocks: as for `account_to_be`.
-
-    Raises CannotServe when there is none and no budget is given, or one with another budget.
+    What opens stays open: ask first whether it pays for what it opens for (`account_to_be`, `new_blocks`,
+    `refusal_of`). by: who has them opened. Raises CannotServe where no budget is given, and where the lineage has
+    another, or cannot have the block.
     """
     account = await find_lineage(ledger, lineage)
     if account is None:
-        wanted = unopened_account(lineage, budget).budget
+        wanted = unopened_account(lineage, budgets).budget
         starting = ledger.acting(by, "a service was started with this budget")
         account = await starting.open_lineage(lineage, wanted, time=time.time())
-    if not has_blocks:
-        check_budget(account, budget)
-    return account
+    check_budget(account, budgets.get(UNNAMED))
+    for block, budget in await _lacking(ledger, lineage, budgets):
+        await _open_block(ledger.acting(by, _BLOCK_OPENS), lineage, block, budget)
 
 
 _BLOCK_OPENS = "the first model of its records is charged to it"
-
-BlockBudgets = Mapping[str, Budget | None]
-"""The budgets that blocks open with, by name; None where none is known."""
-NewBlocks = Mapping[str, BlockAccount]
-"""Blocks that a lineage does not have yet, by name, as they would open."""
 
 
 async def new_blocks(
     ledger: Ledger, account: LineageAccount, budgets: BlockBudgets, *, by: str
 ) -> dict[str, BlockAccount]:
-    """Return the accounts that a lineage lacks of these blocks, as they would open; nothing is opened.
+    """Return the accounts that a lineage lacks of these blocks with names, as they would open; nothing is opened.
 
-    account: of `account_to_be`. by: as for `open_blocks`, which would raise what this raises.
+    account: of `account_to_be`. by: as for `open_lineage`, which would raise what this raises.
     """
     opened, lineage, found = is_open(account), account.lineage, dict[str, BlockAccount]()
     for block, budget in await _lacking(ledger, lineage, budgets) if opened else _given(lineage, budgets):
@@ -155,30 +146,21 @@ async def new_blocks(
     return found
 
 
-async def open_blocks(ledger: Ledger, lineage: str, budgets: BlockBudgets, *, by: str) -> None:
-    """See to it that a lineage that is open has each of these blocks: those that it lacks open with these budgets.
-
-    A block that opens stays open: ask first whether it pays for what it opens for (`new_blocks`, `refusal_of`). by: who
-    has them opened. Raises CannotServe for a lineage that cannot have them, or where no budget is given.
-    """
-    for block, budget in await _lacking(ledger, lineage, budgets):
-        await _open_block(ledger.acting(by, _BLOCK_OPENS), lineage, block, budget)
-
-
 async def _lacking(ledger: Ledger, lineage: str, budgets: BlockBudgets) -> list[tuple[str, Budget]]:
-    known = {block.block for block in await ledger.blocks(lineage)} if budgets else set[str]()
+    known = {block.name for block in await ledger.all_blocks(lineage)}
     return _given(lineage, {block: budget for block, budget in budgets.items() if block not in known})
 
 
 def _given(lineage: str, budgets: BlockBudgets) -> list[tuple[str, Budget]]:
-    """Return each block with its budget. Raises CannotServe for one without."""
-    for block, budget in budgets.items():
+    """Return each block that has a name with its budget. Raises CannotServe for one without."""
+    named = {block: budget for block, budget in budgets.items() if block != UNNAMED}
+    for block, budget in named.items():
         if budget is None:
             raise CannotServe(
                 f"the block {block} of the lineage {lineage} has no budget yet: serve the model that was trained on it "
                 "first, which opens one"
             )
-    return [(block, budget) for block, budget in budgets.items() if budget is not None]
+    return [(block, budget) for block, budget in named.items() if budget is not None]
 
 
 async def _open_block(ledger: Ledger, lineage: str, block: str, budget: Budget) -> None:
@@ -188,31 +170,30 @@ async def _open_block(ledger: Ledger, lineage: str, block: str, budget: Budget) 
         raise CannotServe(f"the lineage {lineage} cannot have the block {block}: {refused}") from None
 
 
-def block_budgets_of(certificate: ModelCertificate, accepts: Accepts) -> dict[str, Budget | None]:
-    """Return the budgets with which the blocks open that a certificate names, in order; none where it names none.
+def block_budgets_of(
+    certificate: ModelCertificate, accepts: Accepts, given: Budget | None = None
+) -> dict[str, Budget | None]:
+    """Return the budgets with which the blocks open that pay for a model, in order.
 
-    accepts: what an account pays for that pays for the model.
+    accepts: what an account pays for that pays for the model. given: the budget of the block without a name; those with
+    names have what the certificate declares.
     """
     stated = certificate.block_budget
-    return {block: Budget.parse(stated, accepts) if stated else None for block in certificate.blocks}
-
-
-def opening_budget(budgets: BlockBudgets, given: Budget | None) -> Budget | None:
-    """Return what a lineage's own account opens with: its first block's budget, or what is given where it has none."""
-    return next(iter(budgets.values()), given)
+    declared = Budget.parse(stated, accepts) if stated else None
+    return {block: given if block == UNNAMED else declared for block in paying(certificate.blocks)}
 
 
 async def payers_of(
     ledger: Ledger, account: LineageAccount, blocks: Sequence[str], new: NewBlocks = MappingProxyType({})
 ) -> Sequence[LineageAccount | BlockAccount]:
-    """Return the accounts that pay for what a model of these blocks says: theirs, or the lineage's where it has none.
+    """Return the accounts that pay for what a model of these blocks says.
 
-    new: the blocks that are not open yet, of `new_blocks`. account: one that is not open yet stands for each block that
-    is not among these, too.
+    account: the lineage's, of `account_to_be`. new: the blocks that are not open yet, of `new_blocks`.
     """
-    known = [block for block in blocks if block not in new] if is_open(account) else []
-    opened = await ledger.blocks(account.lineage, known) if known else []
-    return [*opened, *(new[block] for block in blocks if block in new)] or [account]
+    held: dict[str, LineageAccount | BlockAccount] = {UNNAMED: account, **new}
+    if lacking := [block for block in blocks if block not in held]:
+        held |= {each.block: each for each in await ledger.blocks(account.lineage, lacking)}
+    return [held[block] for block in paying(blocks)]
 
 
 async def refusal_of(
@@ -223,28 +204,23 @@ async def refusal_of(
 ) -> LedgerRefusal | None:
     """Return why a lineage, or a block of it, does not pay for a request now; None where it does. Nothing is opened.
 
-    account: of `account_to_be`. One that is not open yet has paid for nothing, and its blocks open with its budget
-    where they are not among the `new` ones, of `new_blocks`. These are asked for what would be charged to them, and the
-    store for the rest: nothing that was charged before is of a block that is not open.
+    account: of `account_to_be`. new: its blocks that are not open, of `new_blocks`. What is not open is asked for what
+    would be charged to it, and the store for the rest: nothing that was charged before is of a block that is not open.
     """
-    asked, opened = request.ledger_request, is_open(account)
-    named = {block for line in asked.lines for block in line.terms.blocks}
-    for block in sorted(named & new.keys() if opened else named) or ([] if opened else [""]):
-        costs = [line.terms.cost for line in asked.lines if block in line.terms.blocks or not block]
-        if (refused := _refusal_of_new(new.get(block, account), costs, block)) is not None:
+    asked, unopened = request.ledger_request, dict[str, LineageAccount | BlockAccount](new)
+    if not is_open(account):
+        unopened[UNNAMED] = account
+    for block in sorted(unopened):
+        costs = [line.terms.cost for line in asked.lines if block in paying(line.terms.blocks)]
+        if (refused := _refusal_of_new(unopened[block], costs, block)) is not None:
             return refused
-    if not opened:
-        return None
-    rest = asked.without_blocks(new)
+    rest = asked.of_others(unopened)
     return (await ledger.quote(rest)).refusal if rest.lines else None
 
 
-_SCOPES: Mapping[bool, Scope] = {True: "block", False: "lineage"}
-
-
 def _refusal_of_new(account: LineageAccount | BlockAccount, costs: Sequence[Cost], block: str) -> LedgerRefusal | None:
-    """Return why an account that is not open yet would not pay. block: the one that it stands for, if it is one's."""
-    budget, scope = account.budget, _SCOPES[bool(block)]
+    """Return why an account that is not open yet would not pay. block: its name."""
+    budget, scope = account.budget, account.scope
     if sum(cost.coins for cost in costs) > account.coins:
         return CoinsExhausted(scope, str(costs[-1]), block)
     for cost in costs:
@@ -306,15 +282,15 @@ def check_affordable(account: LineageAccount | BlockAccount, mechanism: Mechanis
 async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, *, by: str) -> int:
     """Charge the lineage for a release that leaves; return what was charged now, in picorho.
 
-    A lineage with blocks opens with the budget that the certificate declares of them. Raises UnknownLineage for another
-    one that is not open, and what `open_and_charge` raises.
+    Blocks open with the budgets that the certificate declares of them. Raises UnknownLineage for a lineage that is not
+    open where it declares none, and what `open_and_charge` raises.
     """
     await ledger.join(certificate.lineage)
     wish = hold_request(certificate, "", time.time())
     budgets = block_budgets_of(certificate, accepts_for(certificate.price))
-    if not budgets:
+    if not any(budgets.values()):
         await ledger.lineage(certificate.lineage)  # which is not opened here
-    return (await open_and_charge(ledger, wish, certificate.unit, None, by=by, block_budgets=budgets)).charged
+    return (await open_and_charge(ledger, wish, certificate.unit, budgets, by=by)).charged
 
 
 async def charge_under(ledger: Ledger, wish: HoldRequest, unit: str | None, *, by: str) -> Charge:
@@ -335,27 +311,22 @@ async def open_and_charge(
     ledger: Ledger,
     wish: HoldRequest,
     unit: str | None,
-    budget: Budget | None,
+    budgets: BlockBudgets,
     *,
     by: str,
-    block_budgets: BlockBudgets = MappingProxyType({}),
 ) -> Charge:
-    """Charge a lineage for what protects a privacy unit; open its account with `budget` first, if it has none.
-
-    block_budgets: what each of the wish's blocks opens with; the lineage opens with the first, too.
+    """Charge a lineage for what protects a privacy unit; open the wish's blocks with these budgets first, if need be.
 
     What the account would not pay for opens none, so that a training that fails leaves no budget behind. Raises what
     `account_to_be` and `charge_under` raise.
     """
-    budget = opening_budget(block_budgets, budget)
-    account = await account_to_be(ledger, wish.lineage, budget, has_blocks=bool(wish.blocks))
+    account = await account_to_be(ledger, wish.lineage, budgets)
     check_unit(account, unit)
-    new = await new_blocks(ledger, account, block_budgets, by=by)
+    new = await new_blocks(ledger, account, budgets, by=by)
     refusal = await refusal_of(ledger, wish, account, new)
     if refusal is not None:
         raise refusal
-    await open_lineage(ledger, wish.lineage, budget, by=by, has_blocks=bool(wish.blocks))
-    await open_blocks(ledger, wish.lineage, block_budgets, by=by)
+    await open_lineage(ledger, wish.lineage, budgets, by=by)
     return await charge_under(ledger, wish, unit, by=by)
 
 

@@ -36,7 +36,6 @@ from dpserve.accounting.ledger import (
     LedgerError,
     LedgerRefusal,
     LedgerUnavailable,
-    LineageAccount,
     Receipt,
     UnknownKey,
 )
@@ -419,9 +418,8 @@ class Predictor(ABC):
         A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
         the newest are kept, for only a paid release changes them.
         """
-        account, (*shared, whole) = await self._ledger.payers(self.lineage, client, self.certificate.blocks)
-        unit = whole.unit if isinstance(whole, LineageAccount) else None
-        payers = [account, *shared, *([] if self.certificate.blocks else [whole])]
+        account, shared, whole = await self._ledger.payers(self.lineage, client, self.certificate.blocks)
+        payers = [account, *shared]
         price = self.price_per_row
         answers = [each.answers_left(price) for each in payers] if price.losses else []
         least = min(zip(answers, payers, strict=True), key=lambda each: each[0])[1] if answers else None
@@ -433,7 +431,7 @@ class Predictor(ABC):
             shared_answers=min(answers, default=None),
             unlimited=unlimited,
             limiting_block=least.block if isinstance(least, BlockAccount) else limiting_block,
-            unit=unit or None,
+            unit=whole.unit or None,
             shown=self.certificate.shown_to_all(),
             blocks=tuple(self.certificate.blocks),
         )

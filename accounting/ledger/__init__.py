@@ -7,9 +7,7 @@ from dpserve.accounting.ledger.api_keys import SCOPES, ApiKey, KeyScope, checked
 from dpserve.accounting.ledger.embedded import EmbeddedStore
 from dpserve.accounting.ledger.errors import (
     ActRefused,
-    BlocksNotNamed,
     BudgetExhausted,
-    ChargedWithoutBlocks,
     ClientRevoked,
     CoinsExhausted,
     EmbeddedStoreFailed,

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 
@@ -54,6 +54,7 @@ from dpserve.accounting.ledger.receipts import (
     Receipt,
     act_hash,
     checked_text,
+    paying,
     read_act,
     read_receipt,
 )
@@ -125,6 +126,14 @@ class AccountFields:
     groups: dict[str, Fields]
     others: list[Fields]
     blocks: dict[str, Fields]
+
+
+class Payers(NamedTuple):
+    """The accounts that pay for what a client asks of a model: its own, and its group's and the blocks'."""
+
+    client: ClientAccount
+    shared: list[GroupAccount | LineageAccount | BlockAccount]
+    lineage: LineageAccount
 
 
 class Accounts:
@@ -501,11 +510,10 @@ class Accounts:
         """Replace the budget of a client, of a group, of a block, or else of the lineage; what is spent stays spent.
 
         A budget below what is spent refuses further releases and nothing else. Raises UnknownClient, UnknownGroup,
-        UnknownBlock or UnknownLineage; ActRefused for a lineage with blocks, whose own account refuses nothing, for a
-        block that would count in another currency than the lineage, if an account that accepted any charge would,
-        after its first release, accept only Gaussian ones, which would choose the conversion by looking at what was
-        charged, or if the new delta provides
-        for fewer coins, or for less of the noise sampler's error, than it paid for.
+        UnknownBlock or UnknownLineage; ActRefused for a block that would count in another currency than the others, if
+        an account that accepted any charge would, after its first release, accept only Gaussian ones, which would
+        choose the conversion by looking at what was charged, or if the new delta provides for fewer coins, or for less
+        of the noise sampler's error, than it paid for.
         """
         keys = LineageKeys(lineage)
         own: AccountKeys[Account] = keys.own
@@ -623,11 +631,9 @@ class Accounts:
     async def open_block(self, lineage: str, block: str, budget: Budget, *, time: float) -> BlockAccount:
         """Return a block's account, having opened it with `budget` if the lineage did not have it.
 
-        A block that exists is left as it is, whatever its budget. From the first one on, whatever is charged to the
-        lineage names blocks, and they alone refuse. time: seconds since the epoch.
+        A block that exists is left as it is, whatever its budget. time: seconds since the epoch.
 
-        Raises UnknownLineage, and ActRefused for a lineage that was charged without blocks, or a budget in another
-        currency than the lineage's.
+        Raises UnknownLineage, and ActRefused for a budget in another currency than the lineage's.
         """
         try:
             await self._add(LineageKeys(lineage).block(block), budget, time, "", {}, {"group": ""})
@@ -641,12 +647,29 @@ class Accounts:
         return await self._read_account(LineageKeys(lineage).block(block))
 
     async def blocks(self, lineage: str, names: Sequence[str] | None = None) -> list[BlockAccount]:
-        """Return the lineage's blocks by name, at one instant; or those of these names. Raises UnknownBlock."""
+        """Return the lineage's named blocks, at one instant; or those of these names. Raises UnknownBlock."""
         if names is None:
-            return (await self.snapshot(lineage))[3]
+            return (await self._read_blocks(lineage))[1]
         keys = [LineageKeys(lineage).block(name) for name in names]
         fields = await self._read_fields(lineage, *(key.account for key in keys))
         return [await self._account(key, each) for key, each in zip(keys, fields, strict=True)]
+
+    async def all_blocks(self, lineage: str) -> list[LineageAccount | BlockAccount]:
+        """Return the accounts of all blocks of a lineage, at one instant: first the one without a name.
+
+        Raises UnknownLineage, and LineageForgotten.
+        """
+        whole, blocks = await self._read_blocks(lineage)
+        return [_open(whole), *blocks]
+
+    async def _read_blocks(self, lineage: str) -> tuple[LineageAccount, list[BlockAccount]]:
+        own = LineageKeys(lineage)
+        (listed,) = await self._read_fields(lineage, own.blocks)
+        with reading(lineage):
+            keys = [own.block(name) for name in sorted(name.decode() for name in listed)]
+        whole, *fields = await self._read_fields(lineage, own.account, *(key.account for key in keys))
+        blocks = [await self._account(key, each, listed=True) for key, each in zip(keys, fields, strict=True)]
+        return await self._account(own.own, whole), blocks
 
     async def _add(
         self,
@@ -675,27 +698,24 @@ class Accounts:
         """Return the lineage's groups, by name."""
         return (await self.snapshot(lineage))[2]
 
-    async def payers(
-        self, lineage: str, client: str, blocks: Sequence[str] = ()
-    ) -> tuple[ClientAccount, list[GroupAccount | LineageAccount | BlockAccount]]:
+    async def payers(self, lineage: str, client: str, blocks: Sequence[str] = ()) -> "Payers":
         """Return a client's account, and those that pay for its releases, too, as they are at one instant.
 
-        blocks: of the model that is asked; they pay in place of the lineage, whose account is the last all the same.
-        Raises UnknownClient, UnknownBlock and UnknownLineage.
+        blocks: of the model that is asked. Raises UnknownClient, UnknownBlock and UnknownLineage.
         """
         keys, group = LineageKeys(lineage), self._groups.get((lineage, client), "")
         while True:
             named = [keys.group(group).account] if group else []
-            parts = [keys.block(block) for block in blocks]
+            parts = [keys.payer(block) for block in paying(blocks)]
             read = (keys.client(client).account, keys.account, *(part.account for part in parts), *named)
             own, whole, *rest = await self._read_fields(lineage, *read)
             account = await self._account(keys.client(client), own)
             if account.group == group:
                 break
             group = self._groups[lineage, client] = account.group
-        paying = [await self._account(part, fields) for part, fields in zip(parts, rest, strict=False)]
+        blocks_paying = [await self._account(part, fields) for part, fields in zip(parts, rest, strict=False)]
         groups = [await self._account(keys.group(group), fields) for fields in rest[len(parts) :]]
-        return account, [*groups, *paying, _open(await self._account(keys.own, whole))]
+        return Payers(account, [*groups, *blocks_paying], _open(await self._account(keys.own, whole)))
 
     async def above(self, lineage: str, group: str = "") -> list[Account]:
         """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's.
@@ -927,11 +947,7 @@ _REFUSALS: Mapping[ActRefusal, str] = {
     "too-many-keys": "the client has the most API keys that are allowed: remove one first",
     "too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
     "count in another currency: what it accepts, and so what its figures mean, is chosen before the first release",
-    "has-blocks": "the lineage has blocks, whose accounts pay for what its models say, and its own refuses nothing: "
-    "set the budget of each block",
-    "charged-without-blocks": "the lineage was charged before it had blocks, so that nobody knows what each has spent: "
-    "records that are in no lineage yet can have blocks, in a lineage of their own",
-    "other-currency": "a block counts what its lineage counts, rho or pure epsilon: give it such a budget",
+    "other-currency": "all blocks of a lineage count rho, or all count pure epsilon: give it such a budget",
     "coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
@@ -964,7 +980,7 @@ def _open(account: LineageAccount) -> LineageAccount:
 
 def _check_delta(account: Account, budget: Budget) -> None:
     """Raise ActRefused if no bound could be stated at the budget's delta of what the account was charged."""
-    charged = max(account.spent, account.highest_limit if account.newest_receipt else 0)
+    charged = max(account.spent, account.highest_limit if account.spent else 0)
     try:
         replace(budget, limit=max(budget.limit, charged))
     except ValueError as error:

@@ -19,7 +19,7 @@ import numpy as np
 from dpserve.accounting.budgets import currency_of
 from dpserve.accounting.currency import RHO, Currency
 from dpserve.accounting.ledger.questions import PaidQuestions
-from dpserve.accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
+from dpserve.accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link, paying
 from dpserve.accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from dpserve.accounting.ledger.wire import budget_arguments
 from dpserve.accounting.losses import Cost
@@ -34,7 +34,6 @@ _IN_WORDS = {
     "call": "are without a link, and not of the call before them",
     "number": "do not have their client's next number",
     "group": "are of another group than their client's before them",
-    "blocks": "name no block of a lineage that had them",
     "questions": "charge a question to the wrong accounts",
 }
 """The findings that every receipt may have: the first few are in `findings`, the others are counted."""
@@ -42,7 +41,7 @@ _IN_WORDS = {
 
 @dataclass
 class Payer:
-    """Everything that one account (the lineage's, a group's, a client's or a block's) paid for, by its receipts."""
+    """Everything that one account (a block's, a group's or a client's) paid for, by its receipts."""
 
     currency: Currency
     spent: int = 0
@@ -124,7 +123,6 @@ class Books:
         self.calls: Counter[str] = Counter()
         self._open_call: tuple[str, list[Receipt]] = ("", [])
         self._noted: Counter[str] = Counter()
-        self._has_blocks = False
         self._acts = acts
         self._acts_head = GENESIS
         self._last: dict[tuple[str, str], dict[str, Any]] = {}
@@ -220,9 +218,10 @@ class Books:
     def _enter_payers(self, receipt: Receipt) -> None:
         """Enter who pays for what. Raises ValueError for a question that is none."""
         self.paid.enter(receipt)
-        self._payer("lineage").pay(receipt, receipt.lineage_releases)
-        if self._has_blocks or receipt.terms.blocks:
-            self._enter_blocks(receipt)
+        for block in paying(receipt.terms.blocks):
+            payer = self._payer(account_subject("block" if block else "lineage", block))
+            payer.pay(receipt, receipt.lineage_releases)
+            payer.questions += receipt.lineage_questions
         if receipt.client:
             if receipt.group:
                 group = self._payer(account_subject("group", receipt.group))
@@ -234,15 +233,6 @@ class Books:
                 self._note("number", f"receipt {receipt.sequence} has not its client's next number")
             if self.group_of.setdefault(receipt.client, receipt.group) != receipt.group:
                 self._note("group", f"receipt {receipt.sequence} is of another group than its client's before it")
-
-    def _enter_blocks(self, receipt: Receipt) -> None:
-        self._has_blocks = True
-        if not receipt.terms.blocks:
-            self._note("blocks", f"receipt {receipt.sequence} names no block of a lineage that had them")
-        for block in receipt.terms.blocks:
-            payer = self._payer(account_subject("block", block))
-            payer.pay(receipt, receipt.lineage_releases)
-            payer.questions += receipt.lineage_questions
 
     def _note(self, kind: str, finding: str) -> None:
         """Note a finding of a kind of which every receipt may have one."""

@@ -12,11 +12,11 @@
 --
 -- and how many accounts of the chain a question is new to says which: so many from the innermost on.
 --
--- Where the lineage has blocks, the terms of each line name those that its model was trained on, which pay what the
--- lineage pays of it, and refuse in its place: a record lies in one block, so what all models together tell of it is
--- what its block's account paid for. The blocks are no links of the chain but siblings at its end. A question is of one
--- model, and so of the same blocks whenever it is asked: they have paid for it exactly if the lineage has. Of a lineage
--- without blocks, no line names any.
+-- The lineage itself only counts. Its blocks pay: the terms of each line name those that its model was trained on. A
+-- record lies in one block, so what all models together tell of it is what its block's account paid for. The blocks are
+-- no links of the chain but siblings at its end. A question is of one model, and so of the same blocks whenever it is
+-- asked: they have paid for it exactly if the lineage has. The block without a name, '', has the limit, the spending and
+-- the tally in the lineage's own hash, and is called the lineage where it refuses.
 --
 -- A request is made of lines, each of questions at the same terms. For a request for rows, or for a pay-once
 -- model, there is one.
@@ -88,13 +88,13 @@ end
 local function read_blocks(call, terms)
   local accounts, seen = {}, {}
   for place, name in ipairs(type(terms.blocks) == 'table' and terms.blocks or malformed('terms name their blocks')) do
-    local account = account_of(call, 'block', name)
+    local account = name == '' and call.lineage or account_of(call, 'block', name)
     if seen[account] then
       malformed('terms name a block once')
     end
     seen[account], accounts[place] = true, account
   end
-  terms.blocks = accounts
+  terms.blocks = #accounts > 0 and accounts or malformed('terms name a block')
 end
 
 local function check_terms(call, terms)
@@ -257,26 +257,15 @@ local function read_inner(call, account, request, forced)
   return state
 end
 
--- Returns nothing for a request whose lines name blocks of the lineage, each if the lineage has any and none otherwise,
--- having read their accounts; or the refusal.
+-- Returns nothing for a request whose lines name blocks of the lineage, having read their accounts; or the refusal.
 local function admit_blocks(call, request, forced)
-  local lineage = call.lineage.state
   for _, line in ipairs(request.lines) do
-    local blocks = line.terms.blocks
-    if #blocks > 0 and lineage.blocks == 0 and lineage.seq > 0 then
-      return {'charged-without-blocks'}
-    end
-    for _, block in ipairs(line.terms.admitted and {} or blocks) do
+    for _, block in ipairs(line.terms.admitted and {} or line.terms.blocks) do
       if not read_inner(call, block, request, forced) then
         return {'unknown-block', block.name}
       end
     end
     line.terms.admitted = true
-  end
-  for _, line in ipairs(request.lines) do
-    if #line.terms.blocks == 0 and lineage.blocks > 0 then
-      return {'no-blocks'}
-    end
   end
   return nil
 end
@@ -444,12 +433,12 @@ local function left(state)
 end
 
 -- The parts of a request: each account that pays for it, the lines that it pays for, and the place in the chain that
--- says how many of their questions. The accounts of the chain pay for all lines; a block for those that name it, and for
--- the questions for which the lineage pays.
+-- says how many of their questions. The client and its group pay for all lines; a block for those that name it, and for
+-- the questions that are new to the lineage.
 local function parts_of(request)
   local chain, parts, part_of = request.payer.chain, {}, {}
-  for place, account in ipairs(chain) do
-    parts[place] = {account = account, lines = request.lines, place = place}
+  for place = 1, #chain - 1 do
+    parts[place] = {account = chain[place], lines = request.lines, place = place}
   end
   for _, line in ipairs(request.lines) do
     for _, block in ipairs(line.terms.blocks) do
@@ -463,11 +452,6 @@ local function parts_of(request)
   return parts
 end
 
--- Whether an account keeps books alone, and others refuse in its place: a lineage's with blocks.
-local function only_counts(account)
-  return account.scope == 'lineage' and account.state.blocks > 0
-end
-
 local function accepts(state, terms)
   return (state.accepts ~= 'gaussian' or terms.kind == 'gaussian') and (state.takes_claims or terms.kind ~= 'unproven')
     and price_of(state, terms) ~= nil
@@ -477,9 +461,6 @@ end
 local function refusal(part)
   local account, lines, place = part.account, part.lines, part.place
   local state = account.state
-  if only_counts(account) then
-    return nil
-  end
   for _, line in ipairs(lines) do
     if line.at_most[place] > 0 and not accepts(state, line.terms) then
       return {'not-accepted', account.scope, line.terms.cost, account.name}
@@ -587,7 +568,9 @@ local function enter(call, request, earlier)
         account.state.seq = account.state.seq + 1
       end
       for _, block in ipairs(line.terms.blocks) do
-        block.state.seq = block.state.seq + 1
+        if block ~= call.lineage then -- which ends the chain
+          block.state.seq = block.state.seq + 1
+        end
       end
       local entry = {number = call.lineage.state.seq, own = payer.client and payer.client.state.seq or 0, line = line,
         payer = payer, time = request.time, questions = {}}
@@ -617,9 +600,7 @@ local function standing(parts)
   local own, rho, epsilon = parts[1].account.state, '-', '-'
   for place = math.min(2, #parts), #parts do
     local state = parts[place].account.state
-    if only_counts(parts[place].account) then
-      -- its blocks say what is left
-    elseif state.counts_epsilon then
+    if state.counts_epsilon then
       epsilon = text(math.min(whole(epsilon) or LARGEST, left(state)))
     else
       rho = text(math.min(whole(rho) or LARGEST, left(state)))
@@ -630,7 +611,7 @@ end
 
 local function write_account(account, ...)
   local state, fields = account.state, {}
-  for cost, releases in pairs(account.tally) do
+  for cost, releases in pairs(account.tally or {}) do
     fields[#fields + 1] = 'n:' .. cost
     fields[#fields + 1] = text(releases)
   end

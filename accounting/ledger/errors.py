@@ -124,24 +124,6 @@ class UnknownBlock(LedgerRefusal):
     says = "the lineage has no block {!r}: it opens when a model that was trained on it is first served"
 
 
-class BlocksNotNamed(LedgerRefusal):
-    """The lineage has blocks, and what was to be charged names none: nobody knows which of them would pay."""
-
-    says = (
-        "the lineage {!r} has blocks, and this names none of them: train with the blocks of its records, and declare "
-        "what was lost with the blocks that can have lost it"
-    )
-
-
-class ChargedWithoutBlocks(LedgerRefusal):
-    """The lineage was charged before it had blocks, so that nobody knows what each of them has spent."""
-
-    says = (
-        "the lineage {!r} was charged without blocks, so that what its records lost cannot be told apart by block: its "
-        "budget stays one. Records that are in no lineage yet can have blocks, in a lineage of their own"
-    )
-
-
 class UnknownLineage(LedgerRefusal):
     """The ledger holds no account of this lineage."""
 
@@ -187,12 +169,10 @@ class ScopeMissing(LedgerRefusal):
 
 ActRefusal = Literal[
     "act-between",
-    "charged-without-blocks",
     "coins",
     "delta",
     "exists",
     "has-asked",
-    "has-blocks",
     "has-charged",
     "key-in-use",
     "more-than-above",

@@ -3,12 +3,10 @@
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
 -- Promises
---   * A request is charged whole to all of its accounts (the client's, its group's if it has one, the lineage's, and
---     each block's that its lines name), or refused, and then nothing at all is written.
---   * A charge never takes an account's `spent` past its `limit`, which is checked before it. Of a lineage with blocks the blocks' accounts refuse, and the lineage's own only counts, whatever
---     charges it accepted when it was opened.
---   * Each account pays once for a question: a client's, a group's whichever of its members asks, the lineage's whoever
---     asks.
+--   * A request is charged whole to all of its accounts (the client's, its group's if it has one, and each block's that
+--     its lines name), or refused, and then nothing at all is written.
+--   * A charge never takes an account's `spent` past its `limit`, which is checked before it.
+--   * Each account pays once for a question: a client's, a group's whichever of its members asks, a block's whoever asks.
 --   * Every key that a call will write is looked at, and every number in it read, before its first write, and so is the
 --     right to write it. Receipts are written first, what they cost next, and that their questions were paid for last:
 --     an error inside the store can leave a question that costs again, never one that is answered unpaid. A lineage

@@ -4,7 +4,8 @@
 -- charge), spent, accepts, delta, coins (how many its delta provides for), coined (how many it paid for), created, seq
 -- (how many receipts there are), asked (how many questions were paid for), clients (how many accounts it has numbered),
 -- acts and acts_head, unit (the column of privacy units, empty for a record, or nothing before its first model), blocks
--- (how many it has); and for each cost that it paid for `n:` and the cost, how often. A client's account has number and
+-- (how many it has with a name); and for each cost that it paid for `n:` and the cost, how often. Its limit, highest,
+-- spent, accepts, delta, coins, coined and tally are those of the block without a name; seq and asked count for all. A client's account has number and
 -- revoked instead of format, clients, acts and acts_head, group (which it belongs to, or nothing) and display (how the
 -- owner calls it, or nothing), and for each API key `k:` and its digest; its seq counts the receipts that the client
 -- sees, and asked what its own set holds. So does a group's, without API keys and a group. One whose limit rose above
@@ -58,8 +59,7 @@ local function check_unused(what, others)
 end
 
 -- Gives an account that is new to the lineage the next number, and its fields. The number is used up first: two accounts
--- of one number would be taken to have paid for each other's questions. The first block makes the lineage one with blocks,
--- whose own account refuses nothing any more.
+-- of one number would be taken to have paid for each other's questions.
 local function write_new(lineage, names, account, scope, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
   redis.call('HSET', lineage, 'clients', number)
@@ -255,8 +255,6 @@ local function add_account(keys, args)
     return {'key-in-use'}
   elseif word(args.group) ~= '' and redis.call('HEXISTS', keys.groups, args.group) == 0 then
     return {'unknown-group'}
-  elseif args.scope == 'block' and lineage.blocks == 0 and lineage.seq > 0 then
-    return {'charged-without-blocks'}
   elseif args.scope == 'block' and ACCEPTS[budget.accepts].counts_epsilon ~= lineage.counts_epsilon then
     return {'other-currency'}
   elseif is_stale(keys.account, act) then
@@ -282,28 +280,28 @@ local function set_budget(keys, args)
   local lineage = read_account(keys.account, 'the lineage')
   if not account or not lineage then
     return {'unknown'}
-  elseif args.id == 'account' and account.blocks > 0 then
-    return {'has-blocks'}
-  elseif string.find(args.id, '^block:') and ACCEPTS[budget.accepts].counts_epsilon ~= lineage.counts_epsilon then
+  elseif (string.find(args.id, '^block:') or (args.id == 'account' and account.blocks > 0))
+    and ACCEPTS[budget.accepts].counts_epsilon ~= lineage.counts_epsilon then
     return {'other-currency'}
   end
+  local charged = account.spent > 0
   local stricter = (budget.accepts == 'gaussian' and account.accepts ~= 'gaussian')
     or (account.takes_claims and not ACCEPTS[budget.accepts].takes_claims)
     or account.counts_epsilon ~= ACCEPTS[budget.accepts].counts_epsilon -- what was spent would be of another unit
-  if stricter and account.seq > 0 then
+  if stricter and charged then
     return {'too-late'}
   elseif budget.coins < account.coined then
     return {'coins'}
   elseif is_stale(keys.account, act) then
     return {'stale'}
   end
-  local highest = account.seq > 0 and math.max(account.highest, account.limit) or 0
+  local highest = charged and math.max(account.highest, account.limit) or 0
   local raised = redis.call('HGET', key, 'raised') or '0 ' .. text(highest)
   local times, settled = string.match(raised, '^(%d+) (%d+)$')
   times = stored(times, 'how often the limit of ' .. args.id .. ' was raised')
   write_act(keys.account, keys.acts, act)
   redis.call('HSET', key, 'highest', text(highest), unpack(written_budget(budget)))
-  if account.seq > 0 and budget.limit > highest then
+  if charged and budget.limit > highest then
     redis.call('HSET', key, 'raised', text(times + 1) .. ' ' .. settled)
   end
   return {'done'}

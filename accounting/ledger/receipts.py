@@ -75,7 +75,8 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
     account of pure epsilon follows from the cost. `times` is how
     many releases each question stands for: 1, except for a loss that the owner declares. `release` is empty except
     for a pay-once model: what its question was derived from, beside the model and the cost. `blocks` are those of
-    the lineage that pay, in order and each once: the blocks whose records the model was trained on.
+    the lineage that pay, in order and each once: the blocks whose records the model was trained on; none for the one
+    without a name (`paying`).
     """
 
     model: str
@@ -108,9 +109,18 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
             "times": self.times,
             "coins": self.cost.coins,
             "is_model": bool(self.release),
-            "blocks": self.blocks,
+            "blocks": paying(self.blocks),
         }
         return msgspec.Raw(msgspec.msgpack.encode(named))
+
+
+UNNAMED = ""
+"""The block of a lineage's records that lie in none with a name."""
+
+
+def paying(blocks: Sequence[str]) -> Sequence[str]:
+    """Return the blocks that pay where these are named: of none, that without a name."""
+    return blocks or (UNNAMED,)
 
 
 @lru_cache(maxsize=4096)

@@ -3,11 +3,8 @@
 A store that was restored is older than what it acknowledged, so every service that kept its journal refuses to go on
 until `reconcile` has put back the receipts that the journals hold.
 
-Blocks. A restored store may lack blocks, or all of them. Receipts that are put back bring the blocks that they name
-back, without a budget, and so does a loss that is declared for them. A lineage that was charged without blocks keeps
-one account for all its records: what names blocks is then charged to it as a whole, which is at least what any record
-lost, as a release costs no record more than its price. The other way round nobody knows which blocks a receipt without
-any is of, and it is not put back into a lineage that has them.
+Blocks. A restored store may lack blocks, or all that have names. Receipts that are put back bring the blocks that they
+name back, without a budget, and so does a loss that is declared for them.
 
 Promises: putting receipts back never charges a question twice, however often it is done, for a receipt names the
 questions that it paid for; it looks at no limit, because what was released was released; receipts that nobody remembers
@@ -16,16 +13,13 @@ bounded memory: whether something was paid for the store is asked.
 """
 
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from msgspec.structs import replace as replaced
-
 from dpserve.accounting.ledger.backups import batches
 from dpserve.accounting.ledger.errors import (
-    BlocksNotNamed,
     CannotRecover,
     LedgerError,
     OtherUnit,
@@ -76,9 +70,10 @@ class DeclaredLoss:
     """The largest loss that the owner declares: releases, the cost of each, and the client, if known.
 
     With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
-    blocks: of a lineage with blocks, each that may have lost it, in order; every one of them is charged all of it.
-    gone: those among them whose accounts the store lost, too: they come back without a budget, so that what they lost
-    is counted, and nothing more is charged to them before the owner gives them one.
+    blocks: each that may have lost it, in order; every one of them is charged all of it. With none it is the one
+    without a name; None if the owner does not say, where the lineage has no other. gone: those among them whose
+    accounts the store lost, too: they come back without a budget, so that what they lost is counted, and nothing more
+    is charged to them before the owner gives them one.
     """
 
     releases: int
@@ -86,14 +81,14 @@ class DeclaredLoss:
     client: str = ""
     time: float = 0.0
     another: bool = False
-    blocks: tuple[str, ...] = ()
+    blocks: tuple[str, ...] | None = None
     gone: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a loss of less than nothing, and a block that is gone and lost nothing."""
         if self.releases < 0:
             raise ValueError(f"a declared loss must not be of {self.releases} releases")
-        if astray := sorted(set(self.gone) - set(self.blocks)):
+        if astray := sorted(set(self.gone) - set(self.blocks or ())):
             raise ValueError(f"the block {astray[0]} is gone, and is none of those that lost something: name it there")
 
 
@@ -101,7 +96,6 @@ class DeclaredLoss:
 class Reconciliation:
     """The result of reconciling a lineage.
 
-    as_one: how many of the receipts that were put back name blocks and are charged to the lineage, which has none.
     blocks_without_budget: those that were lost and are back; nothing of them is answered until they have one.
     """
 
@@ -110,7 +104,6 @@ class Reconciliation:
     renumbered: int
     declared: int
     services: int
-    as_one: int = 0
     blocks_without_budget: tuple[str, ...] = ()
 
 
@@ -144,19 +137,16 @@ async def reconcile(
     unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
-    # Before anything is put back, because they may refuse.
-    paying = await _paying_blocks(ledger, lineage, found)
     declaration = None
-    if declared is not None and declared.releases:
-        declaration = await _declaration(ledger, lineage, declared, paying)
+    if declared is not None and declared.releases:  # before anything is put back, because it may be refused
+        declaration = await _declaration(ledger, lineage, declared, found.blocks)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
-    charged = renumbered = as_one = 0
+    charged = renumbered = 0
     if found.lost:
         sources = [journal.receipts for journal in own]
         async for _, receipts in _lost_receipts(ledger, lineage, sources, progress):
-            for old, new in await put_back(ledger, lineage, receipts, as_one=paying is None):
+            for old, new in await put_back(ledger, lineage, receipts):
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
-                as_one += old.terms.blocks != new.terms.blocks
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
         group = await _group_of(ledger, lineage, declaration.client)
         await ledger.apply(lineage, [replace(declaration, group=group)])
@@ -166,7 +156,7 @@ async def reconcile(
     writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
     await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
     empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
-    return Reconciliation(lineage, charged, renumbered, releases, len(own), as_one, empty)
+    return Reconciliation(lineage, charged, renumbered, releases, len(own), empty)
 
 
 async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
@@ -178,34 +168,11 @@ async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) ->
         raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
 
 
-async def _paying_blocks(ledger: Ledger, lineage: str, survey: "_Survey") -> frozenset[str] | None:
-    """Return the blocks that a lineage has once its lost receipts are put back; None where it is charged as one.
-
-    Raises CannotRecover for lost receipts that name no block of a lineage that has blocks.
-    """
-    account = await ledger.lineage(lineage)
-    if not account.blocks:
-        return None if survey.without_blocks or account.newest_receipt else frozenset(survey.blocks)
-    if survey.without_blocks:
-        services = ", ".join(sorted(survey.without_blocks))
-        raise CannotRecover(
-            f"the lineage {lineage} has blocks, and lost receipts of it name none: the services {services} charged "
-            "them in a store that had lost the blocks. Move the journals of these services away, and declare what they "
-            "answered with "
-            + OptionName("declare_lost")
-            + " and, of the blocks that its records lie in, "
-            + OptionName("lost_blocks")
-        )
-    return frozenset(survey.blocks.union(block.block for block in await ledger.blocks(lineage)))
-
-
-async def put_back(
-    ledger: Ledger, lineage: str, receipts: Sequence[Receipt], *, as_one: bool = False
-) -> list[tuple[Receipt, Receipt]]:
+async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[tuple[Receipt, Receipt]]:
     """Charge receipts that the store may lack; what was paid for is left alone. Raises UnknownLineage.
 
-    as_one: charge the lineage alone, whatever blocks they name. Returns those of which something was charged, each with
-    its new receipt. Raises CannotRecover, before any is put back.
+    Returns those of which something was charged, each with its new receipt. Raises CannotRecover, before any is put
+    back.
     """
     _check_unaltered(receipts)
     done: list[tuple[Receipt, Receipt]] = []
@@ -216,7 +183,7 @@ async def put_back(
                 lineage,
                 one.client,
                 one.time,
-                (Line(replaced(one.terms, blocks=()) if as_one else one.terms, one.questions),),
+                (Line(one.terms, one.questions),),
                 group=one.group,
             )
             for one in part
@@ -259,7 +226,7 @@ class _Numbers:
 class _Survey:
     """The number of receipts that journals hold and the store lacks, and the first and last number of them.
 
-    blocks: those that they name. without_blocks: the services of those that name none.
+    blocks: those that they name.
     """
 
     lost: int = 0
@@ -267,7 +234,6 @@ class _Survey:
     last: int = 0
     known: _Numbers = field(default_factory=_Numbers)
     blocks: set[str] = field(default_factory=set)
-    without_blocks: set[str] = field(default_factory=set)
 
     def missing(self, newest: int) -> int:
         """Return how many receipts at least must have been lost beside these: the gaps that they show."""
@@ -296,7 +262,6 @@ async def _survey(ledger: Ledger, lineage: str, sources: Sequence[Iterable[Recei
             numbers = [receipt.sequence for receipt in lost]
             found.first = min(numbers) if not found.lost else min(found.first, *numbers)
             found.blocks.update(block for receipt in lost for block in receipt.terms.blocks)
-            found.without_blocks.update(receipt.service for receipt in lost if not receipt.terms.blocks)
             found.last, found.lost = max(found.last, *numbers), found.lost + len(lost)
     return found
 
@@ -319,12 +284,10 @@ async def _lost_receipts(
         progress(some[-1].sequence)
 
 
-async def _declaration(
-    ledger: Ledger, lineage: str, declared: DeclaredLoss, paying: frozenset[str] | None
-) -> LedgerRequest:
+async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss, back: Set[str]) -> LedgerRequest:
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
-    paying: the blocks that the lineage has by then, or None where it is charged as one.
+    back: the blocks that receipts bring back before.
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
     finished by the same words and charges once. Raises CannotRecover for the same loss in an earlier one.
     """
@@ -336,17 +299,19 @@ async def _declaration(
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
             + OptionName("declare_again")
         )
-    if paying and not declared.blocks:
-        raise CannotRecover(str(BlocksNotNamed(lineage)))
     known = {block.block for block in await ledger.blocks(lineage)}
-    unknown = sorted(set(declared.blocks) - (paying or known) - set(declared.gone))
-    if paying and unknown:  # a slip; a store that lost all blocks has them again by the charge, with no budget
+    if declared.blocks is None and (known or back):
+        raise CannotRecover(
+            f"the lineage {lineage} has blocks ({', '.join(sorted(known | back))}): name those that can have lost it, "
+            "with " + OptionName("lost_blocks")
+        )
+    blocks = declared.blocks or ()
+    if unknown := sorted(set(blocks) - known - back - set(declared.gone)):  # a slip, perhaps
         gone = OptionName("lost_block_accounts", unknown[0])
         raise CannotRecover(f"{UnknownBlock(unknown[0])}; if the store lost its account, say so with " + gone)
     if there := sorted(known & set(declared.gone)):
         raise CannotRecover(f"the lineage {lineage} has the block {there[0]}: it is not gone")
-    cost, blocks = declared.cost, () if paying is None else declared.blocks
-    terms = charge_terms("declared loss", "declared loss", cost, declared.releases, blocks=blocks)
+    terms = charge_terms("declared loss", "declared loss", declared.cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return LedgerRequest(lineage, declared.client, declared.time, (line,))
 
@@ -359,5 +324,5 @@ async def _group_of(ledger: Ledger, lineage: str, client: str) -> str:
 
 
 def _question_of(lineage: str, declared: DeclaredLoss, before: int) -> bytes:
-    loss = (lineage, before, declared.client, str(declared.cost), declared.releases, *declared.blocks)
+    loss = (lineage, before, declared.client, str(declared.cost), declared.releases, *(declared.blocks or ()))
     return digest("dpserve declared loss", *loss)[:QUESTION]

@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import ClassVar, Self
@@ -20,9 +19,8 @@ from unicodedata import is_normalized, normalize
 import msgspec
 from msgspec import Struct, structs
 
-from dpserve.accounting import picorho
-from dpserve.accounting.budgets import Accepts, Budget, Scope
-from dpserve.accounting.currency import EPSILON, RHO, Currency
+from dpserve.accounting.budgets import Budget, Scope
+from dpserve.accounting.currency import RHO, Currency
 from dpserve.accounting.ledger.api_keys import ApiKey
 from dpserve.accounting.ledger.errors import (
     ActRefused,
@@ -30,16 +28,17 @@ from dpserve.accounting.ledger.errors import (
 )
 from dpserve.accounting.ledger.receipts import (
     QUESTION,
+    UNNAMED,
     Receipt,
     Terms,
     account_subject,
     charge_terms,
     checked_text,
     checked_time,
+    paying,
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import AccountState
-from dpserve.accounting.sampling_error import least_delta, pure_delta
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -151,13 +150,14 @@ class LedgerRequest:
     group: str | None = None
     """The client's group, where what is put back says so; otherwise the store knows."""
 
-    def without_blocks(self, blocks: Container[str]) -> "LedgerRequest":
-        """Return the part of the request that other blocks pay for, or the lineage alone."""
+    def of_others(self, blocks: Container[str]) -> "LedgerRequest":
+        """Return the part of the request that other blocks than these pay for."""
         lines = []
         for line in self.lines:
-            others = tuple(block for block in line.terms.blocks if block not in blocks)
-            if others or not line.terms.blocks:
-                lines.append(replace(line, terms=structs.replace(line.terms, blocks=others)))
+            others = [block for block in paying(line.terms.blocks) if block not in blocks]
+            if others:
+                named = tuple(block for block in others if block != UNNAMED)
+                lines.append(replace(line, terms=structs.replace(line.terms, blocks=named)))
         return replace(self, lines=tuple(lines))
 
 
@@ -305,7 +305,7 @@ class Account:
     was before the first of these. Where more was spent than that, a restored store has lost a raise: it counts as one.
 
     `created` is in seconds since the epoch. `coins_spent` counts the coins it paid for (`Cost.coins`), of the `coins`
-    that its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
+    that its budget allows; `questions` how many a block has paid for, or a client or group after somebody else had.
     """
 
     lineage: str
@@ -367,7 +367,7 @@ class Account:
 
         False where it counts pure epsilon: there what is said of a limit holds however it came to be.
         """
-        return budget.currency is RHO and self.newest_receipt > 0 and budget.limit > self.highest_limit
+        return budget.currency is RHO and self.spent > 0 and budget.limit > self.highest_limit
 
     def with_budget(self, budget: Budget) -> Self:
         """Return it with another budget."""
@@ -383,12 +383,12 @@ class Account:
 
 @dataclass(frozen=True, kw_only=True)
 class LineageAccount(Account):
-    """The account that bounds what all clients together may learn.
+    """A lineage, and the account that bounds what all clients together may learn of its records in no named block.
 
-    `newest_receipt` is the lineage's last sequence number, or 0; `newest_act` the same of its acts and `acts_head` the
-    hash of that act. `unit` is the privacy unit of its models: the name of its column, empty for a record, None before
-    the first model. `is_forgotten`: nothing is charged to it any more, and nothing was. `blocks` is how many it has:
-    with blocks its account adds up what all its models cost and refuses nothing, for a record is in one block.
+    `newest_receipt` is the lineage's last sequence number, or 0, and `questions` how many all of its blocks have paid
+    for; `newest_act` and `acts_head` are the number and the hash of its newest act. `unit` is the privacy unit of its
+    models: the name of its column, empty for a record, None before the first model. `is_forgotten`: nothing is charged
+    to it any more, and nothing was. `blocks` is how many it has with a name.
     """
 
     newest_act: int
@@ -398,24 +398,6 @@ class LineageAccount(Account):
     blocks: int = 0
 
     scope = "lineage"
-
-    @property
-    def state(self) -> AccountState:
-        """The state that reports are made of: with blocks, of a budget that accepts what the blocks have paid for.
-
-        The account's own budget admitted none of it. Its kind of charges may be narrower than theirs, and its delta too
-        small for the noise sampler's error in the sum over all blocks: a weaker kind and a larger delta hold all the
-        same, and of a sum of pure epsilons that is larger than any budget of them a delta that grows with it.
-        """
-        if not self.blocks:
-            return super().state
-        pure, proven = self.budget.currency is EPSILON, all(cost.is_proven for cost in self.tally)
-        accepts: Accepts = ("pure" if pure else "any") if proven else "unproven-pure" if pure else "unproven"
-        most = max(self.spent, self.highest_limit, self.budget.limit)
-        if pure and (delta := pure_delta(Fraction(most, picorho.PICORHO_PER_RHO))) != self.budget.delta:
-            return replace(super().state, budget=replace(self.budget, limit=most, accepts=accepts, delta=delta))
-        delta = self.budget.delta if pure else max(self.budget.delta, least_delta(RHO.value(most)))
-        return replace(super().state, budget=replace(self.budget, accepts=accepts, delta=delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -495,7 +477,7 @@ def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
     """Raise ActRefused if an account would get more than one that pays for its answers, too, has in all.
 
     An account of another currency is not compared: which of both ends first depends on the prices. Nor is a lineage's
-    with blocks, which pay in its place.
+    whose named blocks pay for some of the answers.
     """
     for account in above:
         if isinstance(account, LineageAccount) and account.blocks:

@@ -18,9 +18,7 @@ from dpserve.accounting.budgets import Accepts, Budget, currency_of
 from dpserve.accounting.currency import EPSILON, RHO
 from dpserve.accounting.ledger.api_keys import KEY, ApiKey, read_key
 from dpserve.accounting.ledger.errors import (
-    BlocksNotNamed,
     BudgetExhausted,
-    ChargedWithoutBlocks,
     ClientRevoked,
     CoinsExhausted,
     IdempotencyConflict,
@@ -47,6 +45,7 @@ from dpserve.accounting.ledger.receipts import (
     checked_blocks,
     microseconds,
     pairs,
+    paying,
     read_terms,
 )
 from dpserve.accounting.ledger.store import FORGOTTEN, FORMAT, binary, said_by_library
@@ -159,6 +158,10 @@ class LineageKeys:
         checked_blocks((block,))
         return self._account_keys(BlockAccount, block)
 
+    def payer(self, block: str) -> AccountKeys[LineageAccount | BlockAccount]:
+        """Return the keys of a block's account: of that without a name the lineage's own."""
+        return self.block(block) if block else self.own
+
     def _account_keys(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
         account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
         contents = tuple(f"{account}:{part}" for part in parts)
@@ -187,7 +190,7 @@ def _keys_of_payer(lineage: str, client: str, group: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _keys_of_blocks(lineage: str, blocks: tuple[str, ...]) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    return tuple(keys.block(block).account for block in blocks)
+    return tuple(keys.payer(block).account for block in paying(blocks))
 
 
 Groups = Mapping[tuple[str, str], str]
@@ -325,8 +328,6 @@ _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
     "not-accepted": lambda _, scope, cost, name: MechanismNotAccepted(scope, cost, _block(scope, name)),
     "coins": lambda request, scope, name: CoinsExhausted(scope, request.lines[-1].terms.cost_text, _block(scope, name)),
     "unknown-block": lambda _, name: UnknownBlock(name),
-    "no-blocks": lambda request: BlocksNotNamed(request.lineage),
-    "charged-without-blocks": lambda request: ChargedWithoutBlocks(request.lineage),
     "conflict": lambda _: IdempotencyConflict(),
     "revoked": lambda request: ClientRevoked(request.client),
     "unknown-client": lambda request: UnknownClient(request.client),

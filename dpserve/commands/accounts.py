@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import typer
@@ -39,13 +39,19 @@ JSON = option(False, "Print what is spent, exactly, as JSON.", "--json")
 @lineages.command("list")
 def list_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
     """List the lineages with their budgets."""
-    accounts = ledger.run(Ledger.lineages)
+
+    async def read(opened: Ledger) -> list[list[LineageAccount | BlockAccount]]:
+        return [await opened.all_blocks(each.lineage) for each in await opened.lineages()]
+
+    listed = ledger.run(read)
     if as_json:
-        typer.echo(json.dumps([_exact(each) for each in accounts]))
+        typer.echo(json.dumps([_exact(each) | _exact_blocks(blocks) for each, *blocks in listed]))
         return
     table = whole("lineage", *_FIGURES, "accepts")
-    for account in accounts:
-        table.add_row(account.lineage, *_figures(account), account.budget.accepts)
+    for blocks in listed:
+        for account in [each for each in blocks if _has_budget(each)] or blocks[:1]:
+            of_block = f", block {account.name}" if account.name else ""
+            table.add_row(account.lineage + of_block, *_figures(account), account.budget.accepts)
     stdout_console().print(table, highlight=False)
 
 
@@ -72,12 +78,9 @@ def show_lineage(
         listed = [
             {spent_in if each == "spent" else each: value for each, value in asdict(model).items()} for model in models
         ]
-        named: dict[str, object] = (
-            {"blocks": [{"block": each.block} | _exact(each) for each in blocks]} if blocks else {}
-        )
-        named |= {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
+        named = {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
         own = {"created": account.created, "models": listed}
-        typer.echo(json.dumps(_exact(account) | own | named))
+        typer.echo(json.dumps(_exact(account) | own | _exact_blocks(blocks) | named))
         return
     out = stdout_console()
     _print_spent(out, f"the lineage {account.lineage}, opened {_when(account.created)} UTC", account)
@@ -157,14 +160,6 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
 def _print_spent(out: Console, title: str, account: Account) -> None:
     """Print what an account is, what it spent of what it may, in sum and by cost, and what else pays with it."""
     budget, currency = account.budget, account.budget.currency
-    if isinstance(account, LineageAccount) and account.blocks:
-        blocks = f"{account.blocks} blocks" if account.blocks > 1 else "one block"
-        out.print(
-            f"{title}\n{blocks}, each with a budget of its own; a record loses at most what its block spent. All "
-            f"models together cost {currency.name} = {currency.value(account.spent):.6g}",
-            highlight=False,
-        )
-        return
     epsilons = f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.limit):.4g}"
     if currency is RHO:
         spent = f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.limit):.6g}; epsilon spent: {epsilons} at "
@@ -179,15 +174,8 @@ def _print_spent(out: Console, title: str, account: Account) -> None:
 
 
 def _figures(account: Account) -> tuple[str, ...]:
-    """Return what an account spent of what it may, under the headings `_FIGURES`.
-
-    Of a lineage with blocks that is their matter: no budget of its own refuses, and no record loses what all cost.
-    """
+    """Return what an account spent of what it may, under the headings `_FIGURES`."""
     budget, counts_rho = account.budget, account.budget.currency is RHO
-    if isinstance(account, LineageAccount) and account.blocks:
-        by_block = f"{account.blocks} blocks" if account.blocks > 1 else "1 block"
-        rho = f"{to_rho(account.spent):.6g}" if counts_rho else ""
-        return "by block", by_block, "", rho, by_block if counts_rho else "", str(account.releases)
     return (
         f"{budget.epsilon_at(account.spent):.4g}",
         f"{budget.epsilon_at(budget.limit):.4g}",
@@ -196,6 +184,17 @@ def _figures(account: Account) -> tuple[str, ...]:
         f"{to_rho(budget.limit):.6g}" if counts_rho else "",
         str(account.releases),
     )
+
+
+def _has_budget(account: Account) -> bool:
+    """Tell whether an account was ever to pay for anything: the block without a name may have no records."""
+    return bool(account.budget.limit or account.spent)
+
+
+def _exact_blocks(blocks: Iterable[Account]) -> dict[str, object]:
+    """Return the blocks that have names, for programs, where there are any."""
+    listed = [{"block": each.name} | _exact(each) for each in blocks]
+    return {"blocks": listed} if listed else {}
 
 
 def _exact(account: Account) -> dict[str, object]:

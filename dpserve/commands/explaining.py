@@ -19,13 +19,11 @@ from dpserve.accounting.explanation import (
 from dpserve.accounting.explanation import explain as explain_releases
 from dpserve.accounting.ledger import (
     Account,
-    BlockAccount,
-    ClientAccount,
-    GroupAccount,
     Ledger,
     LineageAccount,
     OtherUnit,
 )
+from dpserve.accounting.ledger.receipts import paying
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import Amount, Remaining
 from dpserve.audit.reports import check_files
@@ -90,39 +88,26 @@ class AccountToExplain(LedgerOption):
         return self.run(read)
 
     async def _account(self, opened: Ledger, price: Cost | None) -> AccountExplanation:
-        lineage, unit, shown = self.lineage, None, ""
+        lineage, unit, shown, blocks = self.lineage, None, "", tuple[str, ...]()
         if self.bundle is not None:
             certificate = load_model(self.bundle).certificate
             if lineage is not None and lineage != certificate.lineage:
                 raise ValueError(f"{self.bundle} is of the lineage {certificate.lineage!r}, and not of {lineage!r}")
             lineage, unit = certificate.lineage, getattr(certificate, "unit", None)
-            shown = certificate.shown_to_all()
+            shown, blocks = certificate.shown_to_all(), certificate.blocks
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if whole.unit is not None:
             if self.bundle is not None and whole.unit != (unit or ""):
                 raise OtherUnit(whole.lineage, whole.unit, unit or "")
             unit = whole.unit or None
-        if price is None and whole.newest_receipt:
+        if whole.newest_receipt:
             (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
-            price = Cost() if newest.terms.release else newest.cost
-        account: LineageAccount | GroupAccount | ClientAccount | BlockAccount = whole
-        shared: Sequence[Account]
-        unlimited = False
-        if self.client is not None:
-            account, shared = await opened.payers(whole.lineage, self.client)
-            shared = [each for each in shared if not (isinstance(each, LineageAccount) and each.blocks)]
-            unlimited = await _holds(opened, whole.lineage, self.client)
-        elif self.block is not None:
-            account = await opened.block(whole.lineage, self.block)
-            shared = [account]
-        elif whole.blocks and self.group is None:
-            raise ValueError(
-                f"the lineage {whole.lineage} has blocks, and what a record loses is what its block lost: explain a "
-                "block, with --block"
-            )
-        else:
-            account = whole if self.group is None else await opened.group(whole.lineage, self.group)
-            shared = [] if whole.blocks else [whole]
+            if price is None:
+                price = Cost() if newest.terms.release else newest.cost
+            if self.bundle is None:
+                blocks = newest.terms.blocks
+        account, shared = await self._payers(opened, whole, blocks)
+        unlimited = self.client is not None and await _holds(opened, whole.lineage, self.client)
         return explain_account(
             account.state,
             price=price,
@@ -132,6 +117,26 @@ class AccountToExplain(LedgerOption):
             unlimited=unlimited,
             unit=unit,
             shown=shown,
+        )
+
+    async def _payers(
+        self, opened: Ledger, whole: LineageAccount, blocks: tuple[str, ...]
+    ) -> tuple[Account, Sequence[Account]]:
+        """Return the account, and those that pay with it. blocks: of the model that is asked."""
+        if self.client is not None:
+            account, shared, _ = await opened.payers(whole.lineage, self.client, blocks)
+            return account, shared
+        if self.block is not None:
+            block = await opened.block(whole.lineage, self.block)
+            return block, [block]
+        if self.group is not None:
+            paid = [each for each in await opened.all_blocks(whole.lineage) if each.name in paying(blocks)]
+            return await opened.group(whole.lineage, self.group), paid
+        if whole.budget.limit or whole.spent:
+            return whole, [whole]
+        raise ValueError(
+            f"the lineage {whole.lineage} has no budget but its blocks', and what a record loses is what its block "
+            "lost: explain a block, with --block"
         )
 
 

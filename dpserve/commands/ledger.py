@@ -69,7 +69,8 @@ class LostLineage(Options):
     lost_client: str = option("", "The client who was answered.", default_text="unknown; the lineage pays")
     lost_blocks: str | None = option(
         None,
-        "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
+        "Of a lineage with blocks: those whose models can have given the answers, A,B,C; '' for the records in none "
+        "that has a name. Each is charged all of it.",
     )
     lost_block_accounts: str | None = option(
         None, "Of these: the blocks whose accounts the store lost, too, A,B,C. They come back without a budget."
@@ -87,15 +88,16 @@ def status(ledger: LedgerOption) -> None:
         return [
             (
                 account.lineage,
-                account.budget.currency.words(account.spent)
-                + f" of {account.budget.currency.value(account.budget.limit):.6g}",
-                str(account.releases),
+                account.budget.currency.words(sum(each.spent for each in blocks))
+                + f" of {account.budget.currency.value(sum(each.budget.limit for each in blocks)):.6g}",
+                str(sum(each.releases for each in blocks)),
                 str(account.newest_receipt),
                 str(account.newest_act),
                 account.acts_head.hex()[:16],
                 await _fence(opened, account.lineage),
             )
             for account in await opened.lineages()
+            for blocks in [await opened.all_blocks(account.lineage)]
         ]
 
     table = whole("lineage", "rho spent", "releases", "receipts", "acts", "newest act's hash", "journals")
@@ -337,11 +339,6 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
             f"{one.declared} releases declared lost, {one.services} services admitted again"
         )
-        if one.as_one:
-            typer.echo(
-                f"{one.lineage} was charged without blocks: {one.as_one} receipts that name blocks are charged to its "
-                "one budget, and models with blocks are refused. Serve models of all its records, or none"
-            )
         for block in one.blocks_without_budget:
             typer.echo(
                 f"the block {block} was lost and is back without a budget: give it one with "
@@ -361,8 +358,8 @@ async def _declared_loss(
         lost.lost_client,
         time.time(),
         another=lost.declare_again,
-        blocks=_blocks(lost.lost_blocks),
-        gone=_blocks(lost.lost_block_accounts),
+        blocks=None if lost.lost_blocks is None else _blocks(lost.lost_blocks),
+        gone=_blocks(lost.lost_block_accounts or ""),
     )
     await _check_blocks_named(ledger, lineage, journals, declared)
     _confirm(lineage, declared, yes=lost.yes)
@@ -372,25 +369,25 @@ async def _declared_loss(
 async def _check_blocks_named(
     ledger: Ledger, lineage: str, journals: list[JournalFiles], declared: DeclaredLoss
 ) -> None:
-    """Raise CannotServe where a loss would be charged without blocks to a lineage whose blocks this machine knows.
+    """Raise CannotServe where no block is named that had a loss, of a lineage whose blocks this machine knows.
 
-    A lineage that was charged without blocks never has any: one slip would end all of its models.
+    The store may have lost them, and what their records lost must not be charged elsewhere.
     """
     from dpserve.training.inputs.lineage import KnownRecords
 
     account = await ledger.lineage(lineage)
-    if declared.blocks or not declared.releases or account.blocks or account.newest_receipt:
+    if declared.blocks is not None or not declared.releases or account.blocks:
         return
     if any(receipt.terms.blocks for journal in journals for receipt in journal.receipts):
         return  # they bring the blocks back, and these have to be named
-    if names := KnownRecords(options.state_folder(), blocks_of=lineage).lineages:
+    if names := [block for block in KnownRecords(options.state_folder(), blocks_of=lineage).lineages if block]:
         raise CannotServe(
             f"models of the lineage {lineage} were trained on blocks ({', '.join(names)}), which the store lost: name "
             "those whose models can have given the answers with --lost-blocks"
         )
 
 
-def _blocks(named: str | None) -> tuple[str, ...]:
+def _blocks(named: str) -> tuple[str, ...]:
     return tuple(sorted(set(named.split(",")))) if named else ()
 
 
@@ -401,7 +398,7 @@ def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
 
 
 async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalFiles]) -> Cost:
-    charged = set((await ledger.lineage(lineage)).tally)
+    charged = {cost for block in await ledger.all_blocks(lineage) for cost in block.tally}
     charged |= {receipt.cost for journal in journals for receipt in journal.receipts}
     if not charged:
         raise CannotServe("nothing was ever charged, so say what a lost release cost: --lost-cost")

@@ -74,7 +74,7 @@ class LineageOut(AccountOut):
     """One lineage: what all of its clients together may learn. served: whether by a model of this service.
 
     unit: the column of privacy units, empty for one record; null before the lineage's first model. blocks: how many it
-    has; with blocks its account adds up what its models cost, and theirs refuse.
+    has with a name, each with a budget of its own; account and releases are those of its other records.
     """
 
     lineage: str

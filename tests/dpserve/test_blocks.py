@@ -192,7 +192,7 @@ def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run
 
 
 def test_blocks_that_a_store_lost_are_named_come_back_and_get_a_budget(run, train):
-    """A lineage that is opened anew has no blocks: a loss that named none would end all of its models."""
+    """A lineage that is opened anew has no blocks: a loss that named none would be that of other records."""
     train("autumn", MONTHS[:2])
 
     def ask(*rows):
@@ -235,15 +235,33 @@ def test_a_service_takes_no_budget_for_a_lineage_with_blocks(run, train):
     assert "has blocks" in run.fails("serve", "autumn", "--epsilon", "3", "--delta", "1e-6")
 
 
-def test_a_lineage_that_was_charged_without_blocks_serves_no_model_with_them(run, train):
+def test_what_was_trained_on_without_blocks_is_the_unnamed_blocks_and_no_others(run, train):
+    """Each block pays for its own records; a record of two would lose what both allow."""
     plain = [word for word in TRAIN if word not in ("--block-budget", "epsilon:3@1e-6")]
+    train_plain = (*plain, *ONCE, "--unit", "who", "--data")
     (run.folder / "r.csv").write_text(records("2026-09", named=False))
-    run(*plain, *ONCE, "--unit", "who", "--data", "r.csv", "--out", "plain")
+    run(*train_plain, "r.csv", "--out", "plain")
     process, _ = run.start("plain", "--rho", "1", "--delta", "1e-6")
     process.terminate()
     process.wait()
-    train("autumn", MONTHS[:2])
-    assert "charged before it had blocks" in run.fails("serve", "autumn")
+    said = " ".join(train("autumn", MONTHS[:2], status=1).stderr.split())
+    assert "100 units of the block 2026-09 are in the unnamed block, too" in said
+    # Records of their own have a block with a budget of its own, in the same lineage.
+    train("autumn", MONTHS[1:2])
+    process, _ = run.start("autumn", "--price", "rho:0.01")
+    process.terminate()
+    process.wait()
+    shown = json.loads(run("lineage", "show", "sales", "--json").stdout)
+    assert shown["spent_picorho"] > 0
+    assert [(each["block"], each["spent_picorho"]) for each in shown["blocks"]] == [("2026-10", 0)]
+    # And the other way round.
+    (run.folder / "r.csv").write_text(records("2026-10", named=False))
+    said = " ".join(run.fails(*train_plain, "r.csv", "--out", "again").split())
+    assert "100 units of the unnamed block are in the block 2026-10, too" in said
+    assert not (run.folder / "again").exists()
+    listed = run("lineage", "list").stdout
+    assert "sales, block 2026-10" in " ".join(listed.split())
+    assert "right" in run("ledger", "verify").stdout
 
 
 SHARING = """

@@ -91,8 +91,13 @@ def test_a_table_that_is_one_block_is_named_and_a_lineage_of_its_own_opens_its_b
     # A block that is open needs no budget, and keeps the one that it has.
     run(*held, "--block-name", NEW, "--out", "again.json")
     assert spent(run, "held") == {NEW: 2 * one}
-    said = " ".join(run(*held, "--out", "third.json", status=2).stderr.split())
-    assert "has blocks, and those that the held-out rows lie in pay" in said
+    said = " ".join(run.fails(*held, "--out", "third.json").split())
+    assert f"100 units of the unnamed block are in the block {NEW}, too" in said
+    others = ("--data", table("others.csv", NEW, who="other "), "--out", "third.json")
+    said = " ".join(
+        run("evaluate", "model", "--ignore", "day", *PRICE, "--lineage", "held", *others, status=2).stderr.split()
+    )
+    assert "has no budget but its blocks', and those that the held-out rows lie in pay" in said
 
 
 def test_a_block_that_is_spent_refuses_the_evaluation_and_nothing_is_charged_opened_or_noted(run, table, certificate):
@@ -130,7 +135,7 @@ def test_new_blocks_that_could_not_pay_are_not_opened(run, table, certificate):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ((), "--block: is needed, or --block-name"),
+        (("--ignore", "day"), "--block: is needed, or --block-name"),
         ((*BY_MONTH, "2026-11"), "'2026-12-01' is in none of the declared blocks"),
         (("--block-name", "x", "--block", "day", "--blocks", "x"), "takes the place of --block"),
         (("--block", "absent", "--blocks", "x"), "no column 'absent'"),
@@ -144,7 +149,7 @@ def test_new_blocks_that_could_not_pay_are_not_opened(run, table, certificate):
 def test_blocks_that_are_declared_wrongly_charge_nothing(run, table, certificate, wrong, says):
     del certificate
     table("new.csv", NEW, "2026-12")
-    budget = () if "--block-budget" in wrong or not wrong else BUDGET
+    budget = () if "--block-budget" in wrong or wrong == ("--ignore", "day") else BUDGET
     words = ["evaluate", "model", "--data", "new.csv", *PRICE, *wrong, *budget]
     done = ran(words, run.folder, run.environment)
     assert done.returncode in (1, 2), done.stdout
@@ -163,13 +168,16 @@ def test_rows_and_people_of_another_block_are_refused(run, table, certificate):
     assert lineages(run) == []
 
 
-def test_a_model_without_blocks_is_evaluated_without_them_in_its_lineage(run, table):
+def test_a_model_without_blocks_is_evaluated_on_rows_of_a_block_which_pays_for_the_evaluation(run, table):
     (run.folder / "plain.csv").write_text(records("2026-09"))
     run(*TRAIN, "--data", "plain.csv", "--ignore", "day", "--out", "plain")
     asked = ("evaluate", "plain", "--data", table("new.csv", NEW), "--ignore", "day", *PRICE)
-    done = run(*asked, "--block-name", NEW, *BUDGET, status=2)
-    assert "was trained without blocks: leave it out" in " ".join(done.stderr.split())
-    # Blocks of another lineage pay all the same.
+    said = run.fails(*asked, "--block-name", NEW, *BUDGET)
+    assert "is left in the budget of the lineage sales: no evaluation was made" in " ".join(said.split())
     run("lineage", "set-budget", "plain", "--rho", "1", "--delta", "1e-6")
-    run(*asked, "--lineage", "held", "--block-name", NEW, *BUDGET)
-    assert spent(run, "held") == {NEW: written(run, "plain/evaluation.json").law.cost.picorho}
+    run(*asked, "--block-name", NEW, *BUDGET)
+    assert spent(run) == {NEW: written(run, "plain/evaluation.json").law.cost.picorho}
+    shown = json.loads(run("lineage", "show", "sales", "--json").stdout)
+    assert shown["spent_picorho"] > 0
+    assert len(shown["models"]) == 2
+    assert "right" in run("ledger", "verify").stdout

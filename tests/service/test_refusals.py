@@ -9,9 +9,7 @@ import pytest
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import (
     ActRefused,
-    BlocksNotNamed,
     BudgetExhausted,
-    ChargedWithoutBlocks,
     LedgerError,
     LedgerRefusal,
     OtherUnit,
@@ -27,7 +25,7 @@ from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.refusals import REFUSALS, as_problem
 
 OWNERS = {
-    *(ActRefused, AgeMissing, BlocksNotNamed, CannotRecover, ChargedWithoutBlocks, LossUndeclared, OtherUnit, UnitLost),
+    *(ActRefused, AgeMissing, CannotRecover, LossUndeclared, OtherUnit, UnitLost),
     *(SecretKeyMissing, UnknownBlock, UnknownGroup),
 }
 """Raised for what the owner does, which no request of a client does."""

@@ -73,7 +73,7 @@ ONE_BLOCK = (
     "A record, or a unit, is in one block, which that record alone decides, and training took records of the blocks "
     "that are named here and of no others. What a record loses is bounded by the account of its block."
 )
-"""Assumption of a model of a lineage with blocks."""
+"""Assumption of a model of blocks."""
 
 ONE_BY_ONE = (
     "A record's columns were made from that record and public numbers alone: no scaler, imputer, encoder or other step "

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dpserve.accounting.ledger.receipts import paying
 from dpserve.accounting.messages import OptionName
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.lineage import KnownRecords, Shared
@@ -138,7 +139,8 @@ class BlockDeclaration:
 def noted_in_blocks(records: Records, lineage: str, state: Path, *, equal_rows_are_others: bool) -> Iterator[None]:
     """Note which records and units are in which block while something is done, and for good when it has succeeded.
 
-    As lineages are (`KnownRecords`), in a folder of each lineage's. Raises TrainingError for a unit that is in another
+    Records of no declared block are the unnamed one's. As lineages are (`KnownRecords`), in a folder of each
+    lineage's. Raises TrainingError for a unit that is in another
     block, and for records whose whole rows are in another one, unless the owner says that these are other people's.
     """
     registry = KnownRecords(state, blocks_of=lineage)
@@ -153,7 +155,7 @@ def _note_parts(
     registry: KnownRecords, records: Records, stack: ExitStack
 ) -> Iterator[tuple[str, Mapping[str, Shared]]]:
     """Note each block's records until the stack ends; yield the block, and what others have of it."""
-    for place, block in enumerate(records.declaration.blocks):
+    for place, block in enumerate(paying(records.declaration.blocks)):
         part = _part_of(records, place)
         if len(part):
             noted = registry.noted(block, registry.digests(part), records.unit)
@@ -163,16 +165,19 @@ def _note_parts(
 def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_others: bool) -> None:
     if shared.units:
         raise TrainingError(
-            f"{shared.units:,} units of the block {block} are in the block {other}, too: a unit is in one block, whose "
+            f"{shared.units:,} units of {_called(block)} are in {_called(other)}, too: a unit is in one block, whose "
             "budget bounds what is learnt of it. Put all records of a unit into one block, as that of its first record"
         )
     if shared.records and not equal_rows_are_others:
         raise TrainingError(
-            f"{shared.records:,} records of the block {block} have rows that are in the block "
-            f"{other}, too: a record is in one block, whose budget bounds what is "
-            "learnt of it. Leave them out of one; or, if they are other people's, say so with "
-            + OptionName("equal_rows_in_blocks_are_others", "yes")
+            f"{shared.records:,} records of {_called(block)} have rows that are in {_called(other)}, too: a record is "
+            "in one block, whose budget bounds what is learnt of it. Leave them out of one; or, if they are other "
+            "people's, say so with " + OptionName("equal_rows_in_blocks_are_others", "yes")
         )
+
+
+def _called(block: str) -> str:
+    return f"the block {block}" if block else "the unnamed block"
 
 
 def _part_of(records: Records, place: int) -> Records:

@@ -72,6 +72,10 @@ _SETTLED = f".lineage{_UNIT}"
 """The name of the column of units that the lineage's models have; not there where they protect records."""
 
 
+_UNNAMED = "_"
+"""The folder of a lineage's block without a name: no name is written like this."""
+
+
 class Known(NamedTuple):
     """Keyed digests of records, and of units and records' keys: sorted, each once."""
 
@@ -100,7 +104,7 @@ class KnownRecords:
         blocks_of: a lineage whose blocks take the place of lineages, in a folder of its own.
         """
         self._key = folder / "lineage.key"
-        self._blocks = folder / "blocks"
+        self._blocks, self._of_blocks = folder / "blocks", blocks_of is not None
         self.folder = folder / "trained" if blocks_of is None else self._blocks / check_lineage_name(blocks_of)
 
     def digests(self, records: Records) -> Known:
@@ -124,7 +128,7 @@ class KnownRecords:
         unit: what trains protects, the column of units or None for a record. It is noted likewise, and stays the
         lineage's. Raises TrainingError for another than the lineage's, and OSError.
         """
-        folder = self.folder / check_lineage_name(lineage)
+        folder = self._folder_of(lineage)
         token = secrets.token_hex(_DIGEST_BYTES)
         own_rows = _note(folder, token)
         with ExitStack() as stack:
@@ -146,7 +150,7 @@ class KnownRecords:
 
     def ended(self, lineage: str) -> list[str]:
         """Return the trainings of a lineage that were ended before they were done, by what their files' names begin."""
-        notes = files_in(self.folder / lineage).get(_ROWS + NOTE, ())
+        notes = files_in(self._folder_of(lineage)).get(_ROWS + NOTE, ())
         return [path.stem for path in notes if is_ended(path)]
 
     def has_any(self, digests: Known, lineage: str) -> bool:
@@ -156,20 +160,20 @@ class KnownRecords:
             ended = tuple(path for path in paths.get(_ROWS + NOTE, ()) if is_ended(path))
             return _shared({**paths, _ROWS + NOTE: ended}, digests).any
 
-        return bool(unchanged(self.folder / check_lineage_name(lineage), look))
+        return bool(unchanged(self._folder_of(lineage), look))
 
     def is_noted(self, lineage: str) -> bool:
         """Tell whether there is anything of a lineage, also of trainings that are under way or were killed."""
-        return any(files_in(self.folder / check_lineage_name(lineage)).values())
+        return any(files_in(self._folder_of(lineage)).values())
 
     @property
     def lineages(self) -> list[str]:
         """The lineages, or the blocks of one, of which there is anything."""
-        return [folder.name for folder in self._folders() if self.is_noted(folder.name)]
+        return [name for name in self._folders() if self.is_noted(name)]
 
     def check_ended(self, lineage: str) -> None:
         """Raise TrainingError while a model of the lineage is being trained."""
-        notes = files_in(self.folder / check_lineage_name(lineage)).get(_ROWS + NOTE, ())
+        notes = files_in(self._folder_of(lineage)).get(_ROWS + NOTE, ())
         if not all(map(is_ended, notes)):
             raise TrainingError(f"a model of the lineage {lineage!r} is being trained: end that, or wait for it")
 
@@ -204,13 +208,19 @@ class KnownRecords:
         lineage: the one to leave out.
         """
         shared: dict[str, Shared] = {}
-        for folder in self._folders(lineage):
-            shared[folder.name] = unchanged(folder, lambda paths: _shared(paths, digests))
+        for name, folder in self._folders().items():
+            if name != lineage:
+                shared[name] = unchanged(folder, lambda paths: _shared(paths, digests))
         return dict(sorted(((name, each) for name, each in shared.items() if each.any), key=lambda one: -sum(one[1])))
 
-    def _folders(self, lineage: str | None = None) -> list[Path]:
-        """Return the lineages' folders, but for one's."""
-        return [folder for folder in sorted(self.folder.glob("[!.]*")) if folder.name != lineage]
+    def _folder_of(self, lineage: str) -> Path:
+        """Return the folder of a lineage, or of a block, which may be the one without a name. Raises TrainingError."""
+        return self.folder / (_UNNAMED if self._of_blocks and not lineage else check_lineage_name(lineage))
+
+    def _folders(self) -> dict[str, Path]:
+        """Return the folders of lineages, or of blocks, by name."""
+        folders = sorted(self.folder.glob("[!.]*"))
+        return {"" if folder.name == _UNNAMED else folder.name: folder for folder in folders}
 
 
 def _shared(paths: Paths, digests: Known) -> Shared:

@@ -253,21 +253,26 @@ function lineageTable(caption, listed) {
     [{ title: "lineage" }, { title: "spent" }, { title: "charges", numeric: true }, { title: "belief, at most", numeric: true }],
     listed.map((each) => [
       [opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)), each.served && [" ", el("span", { class: "tag" }, "served")], each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
-      each.blocks > 0 ? `${counted(each.blocks, "block")}, each with its budget` : spentOf(each.account),
+      [hasBudget(each) && spentOf(each.account), each.blocks > 0 && `${counted(each.blocks, "block")}, each with its budget`].filter(Boolean).join("; "),
       whole(each.releases),
-      each.blocks > 0 ? "–" : percentUp(each.account.posterior_belief_bound.when_spent),
+      hasBudget(each) ? percentUp(each.account.posterior_belief_bound.when_spent) : "–",
     ]),
     { stacks: true },
   );
 }
 
+// The records that lie in no block with a name may be none, and have no budget.
+function hasBudget({ account, blocks }) {
+  return blocks === 0 || account.limit[account.currency] > 0 || account.spent[account.currency] > 0;
+}
+
 function openLineage({ lineage, account, created, blocks }) {
   const asked = owner;
-  const facts = blocks > 0 ? [["blocks", whole(blocks)]] : accountFacts(account);
+  const facts = [...(blocks > 0 ? [["blocks", whole(blocks)]] : []), ...(hasBudget({ account, blocks }) ? accountFacts(account) : [])];
   showAccount(`Lineage ${lineage}`, [...facts, ["since", moment(created)]], [
     ...(lineage === chosen ? [] : [[blocks > 0 ? "Show its clients and blocks" : "Show its clients", () => choose(lineage)]]),
     ["Show its receipts", () => openReceipts(lineage)],
-    ...(blocks > 0 ? [] : actsOn("lineage", lineage, { lineage, account })),
+    ...actsOn("lineage", lineage, { lineage, account }),
     ["Download the audit trail", () => downloadTrail({ lineage, fetchTrail: (body) => asked.post("trail", body, true) })],
   ]);
 }

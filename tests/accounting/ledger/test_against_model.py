@@ -237,8 +237,8 @@ MUTANTS = {
         "local numbers = found[position - first + 1]",
     ),
     "the limit may be passed by one": (
-        "state.spent + total > state.ceiling then",
-        "state.spent + total > state.ceiling + 1 then",
+        "state.spent + total > state.limit then",
+        "state.spent + total > state.limit + 1 then",
     ),
 }
 

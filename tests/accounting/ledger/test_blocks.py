@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from dpserve.accounting import sampling_error
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import (
     ActRefused,
-    BlocksNotNamed,
     BudgetExhausted,
-    ChargedWithoutBlocks,
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
@@ -32,7 +29,6 @@ from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from dpserve.accounting.report import account_report
 from dpserve.accounting.sampling_error import PURE_DELTA
 
 from .conftest import COST, asking, dump, open_accounts, releases
@@ -70,7 +66,7 @@ async def test_a_spent_block_refuses_and_models_without_it_go_on(ledger: Ledger,
     charge = await ledger.charge(asking(lineage, "ann", "3", "4", model="new", blocks=(OCTOBER,)))
     assert charge.balance.shared_left[0][1] == PRICE
     assert await _spent(ledger, lineage) == {SEPTEMBER: 2, OCTOBER: 4}
-    assert (await ledger.lineage(lineage)).spent == 4 * PRICE  # which is more than its own budget, and refuses nothing
+    assert (await ledger.lineage(lineage)).spent == 0  # which is that of its other records
     assert (await verify(ledger, lineage)).findings == ()
 
 
@@ -81,25 +77,42 @@ async def test_blocks_pay_once_for_what_several_clients_ask(ledger: Ledger, line
     assert await _spent(ledger, lineage) == {SEPTEMBER: 0, OCTOBER: 2}
 
 
-async def test_a_lineage_with_blocks_takes_no_charge_that_names_none(
+async def test_the_block_without_a_name_pays_for_what_names_none_and_for_nothing_else(
     ledger: Ledger, lineage: str, store_url: str
 ) -> None:
-    await _open(ledger, lineage)
+    await open_accounts(ledger, lineage, releases(2), ann=releases(50))
+    await ledger.charge(asking(lineage, "ann", "1"))
+    await ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0)
+    await ledger.charge(asking(lineage, "ann", "1", "2", model="new", blocks=(SEPTEMBER,)))
+    charge = await ledger.charge(asking(lineage, "ann", "2"))
+    assert charge.balance.shared_left[0][1] == 0
     before = dump(store_url, lineage)
-    with pytest.raises(BlocksNotNamed):
-        await ledger.charge(asking(lineage, "ann", "1"))
+    with pytest.raises(BudgetExhausted) as caught:
+        await ledger.charge(asking(lineage, "ann", "3"))
+    assert (caught.value.scope, caught.value.block, caught.value.remaining) == ("lineage", "", 0)
     with pytest.raises(UnknownBlock):
         await ledger.charge(asking(lineage, "ann", "1", blocks=("2026-11",)))
     assert dump(store_url, lineage) == before
+    account = await ledger.lineage(lineage)
+    assert (account.spent, account.newest_receipt, account.questions) == (2 * PRICE, 3, 4)
+    assert await _spent(ledger, lineage) == {SEPTEMBER: 2}
+    assert (await verify(ledger, lineage)).findings == ()
 
 
-async def test_a_lineage_that_was_charged_without_blocks_gets_none(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    await ledger.charge(asking(lineage, "ann", "1"))
-    with pytest.raises(ChargedWithoutBlocks):
-        await ledger.charge(asking(lineage, "ann", "2", blocks=(SEPTEMBER,)))
-    with pytest.raises(ActRefused, check=lambda error: error.reason == "charged-without-blocks"):
-        await ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0)
+async def test_a_budget_that_others_used_was_settled_before_the_first_answer(ledger: Ledger, lineage: str) -> None:
+    """What blocks with names have paid for says nothing of the records in none: their limit may still be chosen."""
+    await open_accounts(ledger, lineage, replace(releases(0), accepts="any"), ann=releases(50))
+    await ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0)
+    await ledger.charge(asking(lineage, "ann", "1", blocks=(SEPTEMBER,)))
+    await ledger.set_budget(lineage, replace(releases(2), accepts="gaussian"))
+    account = await ledger.lineage(lineage)
+    assert (account.raises, account.highest_limit, account.remaining) == (0, 2 * PRICE, 2 * PRICE)
+    await ledger.charge(asking(lineage, "ann", "2"))
+    await ledger.set_budget(lineage, releases(3))
+    assert ((account := await ledger.lineage(lineage)).raises, account.settled_limit) == (1, 2 * PRICE)
+    with pytest.raises(ActRefused, check=lambda refused: refused.reason == "other-currency"):
+        await ledger.set_budget(lineage, Budget.pure(1))
+    assert (await verify(ledger, lineage)).findings == ()
 
 
 async def test_a_block_is_opened_once_and_keeps_its_budget(ledger: Ledger, lineage: str) -> None:
@@ -130,55 +143,18 @@ async def test_a_block_counts_what_its_lineage_counts(ledger: Ledger, lineage: s
         await ledger.charge(asking(lineage, "ann", "2", blocks=(OCTOBER,)))
 
 
-async def test_a_lineage_with_blocks_accepts_what_its_blocks_accept(ledger: Ledger, lineage: str) -> None:
-    """Its own account only counts, and what it accepted when it opened refuses nothing."""
+async def test_a_block_accepts_what_its_own_budget_says(ledger: Ledger, lineage: str) -> None:
     any_charge = Budget(10**13, "any", 1e-6)
     gaussian = Budget(PRICE // 2, "gaussian", 1e-6)
     await open_accounts(ledger, lineage, gaussian, ann=any_charge)
     await ledger.open_block(lineage, SEPTEMBER, any_charge, time=0.0)
     await ledger.open_block(lineage, OCTOBER, gaussian, time=0.0)
     laplace = Cost((LaplaceLoss(0.5),))
-    with pytest.raises(MechanismNotAccepted):
-        await ledger.charge(asking(lineage, "ann", "1", cost=laplace, blocks=(OCTOBER,)))
+    for blocks in ((), (OCTOBER,)):
+        with pytest.raises(MechanismNotAccepted):
+            await ledger.charge(asking(lineage, "ann", "1", cost=laplace, blocks=blocks))
     await ledger.charge(asking(lineage, "ann", "1", cost=laplace, blocks=(SEPTEMBER,)))
-    account = await ledger.lineage(lineage)
-    assert account.spent == laplace.picorho > account.budget.limit
-    # What is said of the account is no reading of the Gaussian curve, for not every charge was Gaussian.
-    report = account_report(account.state, price=None)
-    assert (report.accepts, report.status, report.spent.rho) == ("any", "proven", laplace.picorho / 1e12)
     assert (await verify(ledger, lineage)).findings == ()
-
-
-async def test_the_sum_of_blocks_may_be_larger_than_any_budget_of_pure_epsilon(ledger: Ledger, lineage: str) -> None:
-    pure = Budget.pure(16)
-    await open_accounts(ledger, lineage, pure, ann=pure, bob=pure)
-    charge = Cost((LaplaceLoss(8),))
-    for client, block in (("ann", SEPTEMBER), ("bob", OCTOBER)):
-        await ledger.open_block(lineage, block, pure, time=0.0)
-        for question in ("1", "2"):
-            await ledger.charge(asking(lineage, client, f"{block} {question}", cost=charge, blocks=(block,)))
-    (account,) = [each for each in await ledger.lineages() if each.lineage == lineage]
-    assert account.spent == 32 * 10**12
-    report = account_report(account.state, price=None)
-    assert (report.currency, report.status, report.spent.epsilon) == ("epsilon", "proven", 32)
-    assert report.delta == 2 * PURE_DELTA
-    # What is said of the sum holds however the blocks' clients chose: pure epsilons add up adaptively.
-    assert report.posterior_belief_bound.when_spent > 1 - 2.0**-40
-    assert sampling_error.pure_transcript_error(32) <= sampling_error.RESERVED_SHARE * report.delta
-    assert [account_report(each.state, price=None).spent.epsilon for each in await ledger.blocks(lineage)] == [16, 16]
-
-
-async def test_what_a_lineage_adds_up_over_its_blocks_can_be_reported(ledger: Ledger, lineage: str) -> None:
-    """The sum may be more than any one budget at its delta could be."""
-    small = Budget(PRICE, "gaussian", 1e-12)
-    await open_accounts(ledger, lineage, small, ann=Budget(8 * 10**15, "any", 1e-3))
-    await ledger.open_block(lineage, SEPTEMBER, Budget(8 * 10**15, "any", 1e-3), time=0.0)
-    dear = Cost((GaussianLoss(50),))
-    await ledger.charge(asking(lineage, "ann", "1", "2", cost=dear, blocks=(SEPTEMBER,)))
-    account = await ledger.lineage(lineage)
-    with pytest.raises(ValueError, match="delta must be at least"):
-        replace(small, limit=account.spent)
-    assert account_report(account.state, price=None).delta > small.delta
 
 
 @pytest.mark.parametrize(
@@ -289,7 +265,10 @@ async def test_a_declared_loss_brings_back_blocks_that_the_store_lost_altogether
     """They have spent what was lost and may spend nothing, until the owner gives them a budget again."""
     async with Ledger.open(tmp_path / "store") as ledger:
         await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
-        await reconcile(ledger, "lineage", [], DeclaredLoss(2, COST, blocks=(SEPTEMBER,)))
+        lost = DeclaredLoss(2, COST, blocks=(SEPTEMBER,))
+        with pytest.raises(CannotRecover, match="no block '2026-09'"):
+            await reconcile(ledger, "lineage", [], lost)
+        await reconcile(ledger, "lineage", [], replace(lost, gone=(SEPTEMBER,)))
         await ledger.open_block("lineage", SEPTEMBER, releases(3), time=0.0)
         assert await _spent(ledger) == {SEPTEMBER: 2}
         assert (await ledger.block("lineage", SEPTEMBER)).budget.limit == 0
@@ -389,64 +368,27 @@ async def test_a_loss_without_blocks_is_refused_before_journals_bring_blocks_bac
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
 
 
-@pytest.mark.parametrize("charged", ["by a loss", "by a service", "by a service that went away"])
-async def test_what_names_blocks_is_put_back_into_a_lineage_that_was_charged_without_as_one(
-    tmp_path: Path, charged: str
-) -> None:
-    """Its one account has at least what any record lost; models with blocks are refused from then on."""
-    store, copy, journals, others = (tmp_path / name for name in ("store", "copy", "journals", "others"))
-    async with Ledger.open(store) as ledger:
-        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
-    shutil.copytree(store, copy)
-    again = tmp_path / "again"
-    shutil.copytree(store, again)
-    async with _serving(store, journals) as service:
-        await service.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
-        await service.open_block("lineage", OCTOBER, releases(4), time=0.0)
-        await service.charge(asking("lineage", "ann", "1", "2", blocks=BOTH))
-        await service.charge(asking("lineage", "ann", "3", model="other", blocks=(OCTOBER,)))
-    expected = 5
-    if charged == "by a loss":
-        async with Ledger.open(copy) as ledger:
-            await reconcile(ledger, "lineage", [], DeclaredLoss(2, COST))
-    else:
-        async with _serving(copy, others) as service:
-            await service.charge(asking("lineage", "ann", "1", "2", model="without"))
-    if charged == "by a service that went away":
-        copy = again
-    read = [*read_journals(journals), *(read_journals(others) if others.exists() else ())]
-    loss = DeclaredLoss(1, COST, blocks=(SEPTEMBER,))
-    async with Ledger.open(copy) as ledger:
-        done = await reconcile(ledger, "lineage", read, loss)
-        assert (done.as_one, done.blocks_without_budget) == (2, ())
-        account = await ledger.lineage("lineage")
-        assert (account.spent // PRICE, account.blocks) == (expected + 1, 0)
-        assert (await verify(ledger, "lineage", read)).findings == ()
-        assert (await reconcile(ledger, "lineage", read, DeclaredLoss(0, COST))).put_back == 0
-        with pytest.raises(ChargedWithoutBlocks):
-            await ledger.charge(asking("lineage", "ann", "1", blocks=BOTH))
-        await ledger.charge(asking("lineage", "ann", "1", "2", model="without"))
-        more = 2 if charged == "by a loss" else 0
-        assert (await ledger.lineage("lineage")).spent // PRICE == expected + 1 + more
-
-
-async def test_receipts_without_blocks_are_not_put_back_into_a_lineage_with_blocks(tmp_path: Path) -> None:
-    """Nobody knows whose they are: nothing is changed, and the refusal says how to charge them."""
+async def test_receipts_are_put_back_into_the_blocks_that_they_name(tmp_path: Path) -> None:
+    """Of those that name none, into the one without a name, whatever other blocks the store has by now."""
     store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
     async with Ledger.open(store) as ledger:
         await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
     shutil.copytree(store, copy)
-    async with _serving(copy, journals) as service:
-        await service.charge(asking("lineage", "ann", "1", model="without"))
-    async with Ledger.open(store) as ledger:
-        await ledger.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
+    async with _serving(store, journals) as service:
+        await service.charge(asking("lineage", "ann", "1", "2", model="without"))
+        await service.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
+        await service.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
+    async with Ledger.open(copy) as ledger:
         await ledger.open_block("lineage", OCTOBER, releases(4), time=0.0)
-        with pytest.raises(CannotRecover, match=r"name none.*`declare_lost`.*`lost_blocks`"):
-            await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(1, COST, blocks=BOTH))
-        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
-        await reconcile(ledger, "lineage", [], DeclaredLoss(1, COST, blocks=BOTH))  # the way that the refusal says
-        assert await _spent(ledger) == {SEPTEMBER: 1, OCTOBER: 1}
-        assert (await verify(ledger, "lineage")).findings == ()
+        read = read_journals(journals)
+        with pytest.raises(CannotRecover, match=r"2026-09, 2026-10.*`lost_blocks`"):
+            await reconcile(ledger, "lineage", read, DeclaredLoss(1, COST))
+        assert (await ledger.lineage("lineage")).newest_receipt == 0
+        done = await reconcile(ledger, "lineage", read, DeclaredLoss(1, COST, blocks=()))
+        assert (done.put_back, done.blocks_without_budget) == (2, (SEPTEMBER,))
+        assert (await ledger.lineage("lineage")).spent == 3 * PRICE
+        assert await _spent(ledger) == {SEPTEMBER: 1, OCTOBER: 0}
+        assert (await verify(ledger, "lineage", read)).findings == ()
 
 
 async def test_a_dear_release_takes_no_block_past_its_limit(ledger: Ledger, lineage: str) -> None:

@@ -459,15 +459,15 @@ async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, li
     seen = [decision.balance for decision in decisions if isinstance(decision, Charge)]
     ann, bob = releases(3), releases(9)
     assert seen == [
-        Balance(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, ((RHO, 3 * PRICE),)),
-        Balance(bob, 1 * PRICE, 9 * PRICE, 8 * PRICE, ((RHO, 3 * PRICE),)),
-        Balance(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, ((RHO, 3 * PRICE),)),
-        Balance(ann, 3 * PRICE, 3 * PRICE, 0, ((RHO, 2 * PRICE),)),
+        Balance(ann, 2 * PRICE, 3 * PRICE, ((RHO, 3 * PRICE),)),
+        Balance(bob, 1 * PRICE, 9 * PRICE, ((RHO, 3 * PRICE),)),
+        Balance(ann, 2 * PRICE, 3 * PRICE, ((RHO, 3 * PRICE),)),
+        Balance(ann, 3 * PRICE, 3 * PRICE, ((RHO, 2 * PRICE),)),
     ]
     await ledger.set_budget(lineage, releases(2))
     (replay,) = await ledger.charge_batch([requests[0]])
     assert isinstance(replay, Charge)
-    assert replay.balance == Balance(ann, 3 * PRICE, 3 * PRICE, 0, ((RHO, 0),))
+    assert replay.balance == Balance(ann, 3 * PRICE, 3 * PRICE, ((RHO, 0),))
     assert replay.balance.questions_left(COST) == 0
 
 
