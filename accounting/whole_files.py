@@ -1,10 +1,13 @@
 """Files and folders that are there whole or not at all, on the disk, and by default readable by their owner alone.
 
 Everything that this project writes and that must not be found half written is written here: beside its place, synced,
-then moved there, and the folder is synced, too. Whatever ends in between leaves what was there before.
+then moved there, and the folder is synced, too. Whatever ends in between leaves what was there before. Of several that
+write one file at once each has a draft of its own: what is there in the end is the whole of what one of them wrote.
 """
 
+import errno
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 Opener = Callable[[str, int], int]
+
+_CANNOT_SYNC = {errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP}
+"""Of a folder: its file system syncs none, or its owner may not read it. Nothing better is possible there."""
+_HAS_NO_LINKS = {errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
 def owners_alone(path: str, flags: int) -> int:
@@ -43,17 +50,42 @@ def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk. Raises OSError."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Wait until the names in a folder are on the disk, where its file system can say so. Raises OSError."""
     try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
 
 
 def move(draft: Path, path: Path) -> None:
     """Give a synced file its name, durably, in place of what had it before. Raises OSError."""
     draft.replace(path)
+    sync_folder(path.parent)
+
+
+def _draft_of(path: Path) -> Path:
+    """Return a name beside a path that nobody else has: of a process, by its number, two containers have the same."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+
+
+def _move_to_free(draft: Path, path: Path) -> None:
+    """Give a synced file a name that is free, durably. Raises FileExistsError for one that is not, and OSError.
+
+    On a file system without hard links, which alone make this one step, of several that do so at once the last stays.
+    """
+    try:
+        os.link(draft, path)
+    except OSError as error:
+        if error.errno not in _HAS_NO_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+        draft.replace(path)
     sync_folder(path.parent)
 
 
@@ -64,10 +96,10 @@ def drafted(path: Path, opener: Opener | None = owners_alone, *, is_new: bool = 
     opener: as `open` takes it; None lets read it whom the umask lets. is_new: a file that is there by then stays as it
     is, and FileExistsError is raised. Raises OSError that names the path; what the block raises may name none.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = _draft_of(path)
     try:
         with naming(path, draft):
-            file = open(draft, "wb", opener=opener)  # noqa: SIM115 - it is closed below
+            file = open(draft, "xb", opener=opener)  # noqa: SIM115 - it is closed below
         try:
             yield file
             with naming(path, draft):
@@ -77,11 +109,7 @@ def drafted(path: Path, opener: Opener | None = owners_alone, *, is_new: bool = 
             with naming(path, draft):
                 file.close()
         with naming(path, draft):
-            if is_new:
-                os.link(draft, path)
-                sync_folder(path.parent)
-            else:
-                move(draft, path)
+            (_move_to_free if is_new else move)(draft, path)
     finally:
         with suppress(OSError):
             draft.unlink()
@@ -109,7 +137,7 @@ def write_shown(path: Path, content: str | bytes) -> None:
 
 def write_new_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a new folder, all of its owner's alone. Raises OSError."""
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    draft = _draft_of(folder)
     draft.mkdir(parents=True, mode=0o700)
     try:
         for name, content in files.items():
