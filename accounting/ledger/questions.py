@@ -5,12 +5,15 @@ the notes into. Promises: memory is bounded, however many there are; the files h
 temporary files (`TMPDIR`), and are gone with the process.
 """
 
+import errno
 import itertools
 import sqlite3
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Any
 from weakref import finalize
 
 from dpserve.accounting.ledger.receipts import QUESTION, Numbers, Receipt, account_subject
@@ -80,8 +83,29 @@ class WrongReceipts:
     first: list[int] = field(default_factory=list)
 
 
+class _File(sqlite3.Connection):
+    """A database whose errors, as of a full disk, are OSErrors that name the folder for temporary files."""
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:
+        return _on_disk(super().execute, *statement)
+
+    def executemany(self, *statement: Any) -> sqlite3.Cursor:
+        return _on_disk(super().executemany, *statement)
+
+    def executescript(self, *statement: Any) -> sqlite3.Cursor:
+        return _on_disk(super().executescript, *statement)
+
+
+def _on_disk(run: Callable[..., sqlite3.Cursor], *statement: Any) -> sqlite3.Cursor:
+    try:
+        return run(*statement)
+    except sqlite3.OperationalError as error:
+        number = errno.ENOSPC if error.sqlite_errorcode == sqlite3.SQLITE_FULL else errno.EIO
+        raise OSError(number, str(error), tempfile.gettempdir()) from error
+
+
 class PaidQuestions:
-    """The questions that a lineage's receipts paid for: enter the receipts, and `settle`.
+    """The questions that a lineage's receipts paid for: enter the receipts, and `settle`. All raise OSError.
 
     Then `count` is how many questions there are, and `wrong` the receipts that charge a question to other accounts than
     those that had not paid for it.
@@ -91,7 +115,7 @@ class PaidQuestions:
         """Open an empty file."""
         self.count = 0
         self.wrong = WrongReceipts()
-        self._file = sqlite3.connect("", check_same_thread=False)
+        self._file = sqlite3.connect("", check_same_thread=False, factory=_File)
         finalize(self, self._file.close)
         self._file.executescript(_SCRIPT)
         self._paid: list[_Row] = []

@@ -1,5 +1,7 @@
 """Who paid for which question, against a plain reckoning in memory."""
 
+import errno
+import tempfile
 from collections.abc import Sequence
 
 import pytest
@@ -204,3 +206,12 @@ def test_a_question_of_another_length_is_refused() -> None:
     other.note_first({b"short": b"1"})
     other.settle()
     assert not other.compare(NUMBERS).is_first_right
+
+
+def test_a_full_disk_is_an_error_that_names_the_folder_for_temporary_files() -> None:
+    paid = PaidQuestions()
+    paid._file.execute("PRAGMA max_page_count = 20")
+    receipts = _receipts([("ann", list(range(100 * number, 100 * number + 100))) for number in range(100)], {})
+    with pytest.raises(OSError, match="full") as full:
+        any(map(paid.enter, receipts))
+    assert (full.value.errno, full.value.filename) == (errno.ENOSPC, tempfile.gettempdir())
