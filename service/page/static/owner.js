@@ -253,7 +253,7 @@ function lineageTable(caption, listed) {
     [{ title: "lineage" }, { title: "spent" }, { title: "charges", numeric: true }, { title: "belief, at most", numeric: true }],
     listed.map((each) => [
       [opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)), each.served && [" ", el("span", { class: "tag" }, "served")], each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
-      [hasBudget(each) && spentOf(each.account), each.blocks > 0 && `${counted(each.blocks, "block")}, each with its budget`].filter(Boolean).join("; "),
+      [hasBudget(each) && spentOf(each.account), each.blocks > 0 && el("span", { class: "note" }, `${counted(each.blocks, "block")}, each with its budget`)],
       whole(each.releases),
       hasBudget(each) ? percentUp(each.account.posterior_belief_bound.when_spent) : "–",
     ]),

@@ -78,10 +78,12 @@ def open_tab(browser: Browser):
         return tab
 
     yield open_
+    shown = [tab.page.locator("body").text_content() or "" for tab in tabs if tab.page.url.startswith("http")]
     for tab in tabs:
         tab.page.unroute_all(behavior="ignoreErrors")  # a page may be asking still
         tab.page.context.close()
     assert [line for tab in tabs for line in tab.unexpected()] == []
+    assert not any("[object " in text for text in shown)
 
 
 @pytest.fixture
