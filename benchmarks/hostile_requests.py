@@ -135,7 +135,6 @@ async def service(folder: str) -> AsyncIterator[Service]:
         await ledger.add_client("lineage", "client", budget, key_digest(key), time=time.time())
         models = Models(served, "numbers")
         yield Service(create_app(models, ledger, largest_body=lambda _: 2**22), key)
-        await models.close()
 
 
 def _bodies(size: int) -> Iterator[tuple[str, str, bytes]]:

@@ -48,9 +48,10 @@ def test_each_front_end_words_an_option_in_its_own_way():
 
 
 def test_an_error_has_its_field_its_value_the_reason_and_what_would_do():
-    wrong = WrongValue("steps", "must be at least 1", value=0, remedy="how many steps")
-    assert (wrong.field, wrong.value) == ("steps", 0)
-    assert (str(wrong.requirement), str(wrong.remedy)) == ("must be at least 1", "how many steps")
+    wrong = WrongValue("steps", "must be at least 1", value=0)
+    assert (wrong.field, wrong.value, str(wrong.requirement)) == ("steps", 0, "must be at least 1")
+    needed = WrongOption("steps", "is needed", remedy="how many steps")
+    assert (str(needed.reason), str(needed.remedy)) == ("is needed", "how many steps")
     assert message_of(wrong).worded(as_flag).startswith("--steps ")
     both = SeveralErrors([wrong, DataError("there are no records")])
     assert both.errors[0] is wrong

@@ -29,7 +29,7 @@ from dpserve.service.models import Models
 from dpserve.training.kinds.head.bundle import load_bundle
 
 COST = Cost((GaussianLoss(1e-4),))
-_BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, ((RHO, 10**12),))
+_BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, ((RHO, 10**12),))
 
 
 @dataclass(frozen=True)

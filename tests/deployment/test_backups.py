@@ -79,7 +79,7 @@ class Rehearsal:
     def owner(self, *names):
         """Run the page's commands of these names in the owner's pod; return what they say."""
         page = (ROOT / "docs" / "deploying.md").read_text()
-        commands = re.findall(r"kubectl exec deployment/dpserve-owner -- (dpserve ledger (\w+) .*)", page)
+        commands = re.findall(r"kubectl exec deployment/dpserve-owner -- (dpserve ledger (\w+).*)", page)
         return "".join(self.run(*self.place(words).split()) for words, name in commands if name in names)
 
     def run(self, *words, expected=0):

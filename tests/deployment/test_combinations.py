@@ -43,7 +43,7 @@ def combined(k8s):
 
     def render(overlay, chosen):
         folder = k8s / "overlays" / "-".join([overlay, *chosen, "combined"])
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)  # of a combination that another test renders, too
         document = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
         document |= {"resources": [f"../{overlay}"], "components": [f"../../components/{each}" for each in chosen]}
         (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))

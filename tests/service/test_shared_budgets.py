@@ -1,4 +1,4 @@
-"""Groups and budgets by period over real HTTP: who refuses, until when, and what a client is told of others."""
+"""Groups over real HTTP: who refuses, and what a client is told of others."""
 
 import time
 

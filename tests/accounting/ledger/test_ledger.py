@@ -464,6 +464,7 @@ async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, li
         Balance(ann, 2 * PRICE, 3 * PRICE, ((RHO, 3 * PRICE),)),
         Balance(ann, 3 * PRICE, 3 * PRICE, ((RHO, 2 * PRICE),)),
     ]
+    assert [balance.remaining for balance in seen] == [1 * PRICE, 8 * PRICE, 1 * PRICE, 0]
     await ledger.set_budget(lineage, releases(2))
     (replay,) = await ledger.charge_batch([requests[0]])
     assert isinstance(replay, Charge)

@@ -113,17 +113,6 @@ def test_nearby_rows_are_different_and_within_bounds():
         nearby_rows(np.array([[1.0]]), 1000, *few, np.random.default_rng(0), lambda X: X)
 
 
-def test_nearby_rows_are_no_question_that_was_asked_before():
-    """The same draws again find others, until there are none."""
-    asked, features = set(), lambda X: np.trunc(X * 2**14)
-    row, lower, upper = np.array([[2.0]]), np.zeros(1), np.full(1, 4.0)  # 2^7 questions and one within 2^-10 of 4
-    found = [nearby_rows(row, 8, lower, upper, np.random.default_rng(0), features, asked) for _ in range(3)]
-    questions = features(np.concatenate(found))
-    assert len(np.unique(questions)) == len(questions) == len(asked) == 24
-    with pytest.raises(ValueError, match="different questions"):
-        nearby_rows(row, 200, lower, upper, np.random.default_rng(0), features, asked)
-
-
 @pytest.mark.parametrize(
     ("name", "price"),
     [

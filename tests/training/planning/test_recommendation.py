@@ -292,7 +292,7 @@ def test_without_rows_tables_get_no_crosses(n):
 def test_without_rows_images_get_histograms_alone():
     """On MNIST they did better, so that only rows speak for more."""
     assert recommended(60_000, 10, whole(1), "images").option == "dpsgd"
-    assert of_kind("dpsgd", None, "images").option == "dpsgd"
+    assert of_kind("dpsgd", "images").option == "dpsgd"
 
 
 @pytest.mark.parametrize("modality", ["table", None])
