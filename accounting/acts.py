@@ -77,7 +77,7 @@ class Plan:
     """The meaning of an act, and the function that does it.
 
     words: what it will mean. done: what is said once it is done; where there is a new API key, what the key is. raises:
-    whether more may be learnt about the records than before, or sooner. question: what to ask the owner first, where a
+    whether more may be learnt about the records than before. question: what to ask the owner first, where a
     raise is an act's whole point. warning: what it costs. before, after: its account. secret: a new API key.
     """
 

@@ -35,10 +35,10 @@ class WrongOption(TrainingError):
 class WrongValue(WrongOption):
     """An option's value is not what its declaration allows. requirement: as "must be at least 1"."""
 
-    def __init__(self, field: str, requirement: Wording, *, value: object, remedy: Wording | None = None) -> None:
+    def __init__(self, field: str, requirement: Wording, *, value: object) -> None:
         """Take the parts."""
         self.requirement = message(requirement)
-        super().__init__(field, requirement + f", not {value!r}", value=value, remedy=remedy)
+        super().__init__(field, requirement + f", not {value!r}", value=value)
 
 
 class SeveralErrors(TrainingError):

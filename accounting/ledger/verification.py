@@ -56,9 +56,9 @@ class Verification:
     missing: tuple[Receipt, ...] = ()
 
 
-async def all_receipts(ledger: Accounts, lineage: str, upto: int, *, after: int = 0) -> AsyncGenerator[Receipt, None]:
-    """Yield the receipts of a lineage with numbers above `after` and up to `upto`, oldest first."""
-    async for page in receipt_pages(ledger, lineage, upto, after=after):
+async def all_receipts(ledger: Accounts, lineage: str, upto: int) -> AsyncGenerator[Receipt, None]:
+    """Yield the receipts of a lineage with numbers up to `upto`, oldest first."""
+    async for page in receipt_pages(ledger, lineage, upto):
         for receipt in page:
             yield receipt
 

@@ -3,7 +3,8 @@
 A privacy unit's score is the mean of its rows' scores.
 
 From the endpoint's answers (n, C), probabilities, to rows with true labels y (n,), and the shadow models' answers. Each
-score here was the best in a measured cell of `research/README.md` or `docs/attacks.md`.
+score with shadow models was the best in a measured cell of `research/README.md` or `docs/attacks.md`; the others
+are for endpoints without them (`dpserve.audit.membership.leakage`).
 
 The likelihood-ratio attack, LiRA, asks how likely an answer is from models that saw the row, and from others (Carlini
 et al. 2022, Algorithm 1, online, and Section V-C, offline). A row's scaled confidence is taken to be normal over shadow

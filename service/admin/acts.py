@@ -98,7 +98,7 @@ class ActOut(BaseModel):
     words: str
     """Its meaning, in one or two sentences."""
     raises: bool
-    """Whether more may be learnt about the records than before, or sooner."""
+    """Whether more may be learnt about the records than before."""
     newest_act: int
     """The newest act of the lineage when this was written."""
     before: AccountExplanation | None = None

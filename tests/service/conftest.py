@@ -184,7 +184,6 @@ class Starter:
             ready.set()
             async with metrics.sampled(lambda: models.waiting_rows):
                 yield create_app(models, ledger, largest_body=lambda _: LARGEST_BODY, metrics=metrics, options=options)
-            await models.close()
 
         async def run():
             async with Ledger.open(str(self._folder / "ledger")) as ledger:

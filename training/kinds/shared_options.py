@@ -26,7 +26,7 @@ PRICE = Declared(
     "What all answers together cost.",
     unit="picorho",
     least=1,
-    needed_text=f"what all answers together cost: {PRICE_FORM}, for all answers together" + PLANNED,
+    needed_text=f"what all answers together cost: {PRICE_FORM}" + PLANNED,
     form=PRICE_FORM,
     read=whole_picorho,
     write=price_words,
@@ -66,5 +66,5 @@ Activation = Literal["tanh", "relu"]
 
 
 def widths(hidden: Sequence[int]) -> tuple[int, ...]:
-    """Return the widths of hidden layers: a width of 0 stands for no layer, so that a choice may try none."""
+    """Return the widths of hidden layers: a width of 0 stands for no layer, as of a linear head."""
     return tuple(width for width in hidden if width)

@@ -100,7 +100,7 @@ async def test_the_block_without_a_name_pays_for_what_names_none_and_for_nothing
 
 
 async def test_a_budget_that_others_used_was_settled_before_the_first_answer(ledger: Ledger, lineage: str) -> None:
-    """What blocks with names have paid for says nothing of the records in none: their limit may still be chosen."""
+    """The limit of records in no named block may be chosen after other blocks paid: that says nothing of them."""
     await open_accounts(ledger, lineage, replace(releases(0), accepts="any"), ann=releases(50))
     await ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0)
     await ledger.charge(asking(lineage, "ann", "1", blocks=(SEPTEMBER,)))
@@ -369,7 +369,7 @@ async def test_a_loss_without_blocks_is_refused_before_journals_bring_blocks_bac
 
 
 async def test_receipts_are_put_back_into_the_blocks_that_they_name(tmp_path: Path) -> None:
-    """Of those that name none, into the one without a name, whatever other blocks the store has by now."""
+    """Receipts that name none go into the unnamed one, whatever other blocks the store has by now."""
     store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
     async with Ledger.open(store) as ledger:
         await open_accounts(ledger, "lineage", releases(9), ann=releases(9))

@@ -104,7 +104,7 @@ class ExactLedger:
     inner: dict[str, ExactAccount]
     group: ExactAccount
     whole: ExactAccount = field(default_factory=lambda: ExactAccount(0))
-    """What the lineage has paid for, in whatever block; it refuses nothing."""
+    """The questions that any block has paid for; it refuses nothing."""
     blocks: dict[str, ExactAccount] = field(default_factory=dict)
     losses: defaultdict[str, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
 
