@@ -18,7 +18,7 @@ from typing import BinaryIO
 Opener = Callable[[str, int], int]
 
 _CANNOT_SYNC = {errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP}
-"""Of a folder: its file system syncs none, or its owner may not read it. Nothing better is possible there."""
+"""Errors of a folder that cannot be synced: by its file system, or as its owner may not read it."""
 _HAS_NO_LINKS = {errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
