@@ -255,7 +255,6 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
         (("--features", "fourier"), "chooses the mechanism and its options: leave --features out"),
         (("--features", "quantiles"), "chooses the mechanism and its options: leave --features out"),
         (("--quantile-share", "0.1"), "chooses the mechanism and its options: leave --quantile-share out"),
-        (("--release", "weights", "--features", "fourier"), "chooses the options: leave --features out"),
         (("--release", "weights", "--bias", "0.5"), "chooses the options: leave --bias out"),
     ):
         done, found = trained(*arguments, "--out", str(tmp_path / "none"))

@@ -38,7 +38,7 @@ def people(run):
 def forget_trained(run):
     """Leave what a machine has that did not train: the ledger alone."""
     for path in sorted((run.folder / "home").rglob("*"), reverse=True):
-        if "trained" in path.parts:
+        if {"trained", "blocks"} & set(path.parts):
             path.rmdir() if path.is_dir() else path.unlink()
 
 

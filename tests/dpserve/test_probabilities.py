@@ -71,7 +71,7 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     In six runs of each the log loss was at most 0.68 of that of the shares, with a standard deviation below 0.015.
     """
     records, X, y = request.getfixturevalue(data)
-    chosen = of_kind(kind, "identity").training_options(len(records), whole_picorho("epsilon:3@1e-5"), None)
+    chosen = of_kind(kind).training_options(len(records), whole_picorho("epsilon:3@1e-5"), None)
     chosen_map, home = feature_map("identity", records.declaration), tmp_path / "home"
     train_and_save(kind, Job(records, "m", "l", chosen_map, tmp_path / "m", chosen | more, home, console))
 

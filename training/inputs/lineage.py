@@ -105,6 +105,7 @@ class KnownRecords:
         """
         self._key = folder / "lineage.key"
         self._blocks, self._of_blocks = folder / "blocks", blocks_of is not None
+        self._whole = blocks_of
         self.folder = folder / "trained" if blocks_of is None else self._blocks / check_lineage_name(blocks_of)
 
     def digests(self, records: Records) -> Known:
@@ -135,7 +136,7 @@ class KnownRecords:
             done = False
             try:
                 stack.callback(os.close, _write_notes(folder, token, digests, unit))
-                _check_unit(lineage, unit, folder, own_rows)
+                _check_unit(self._whole or lineage, unit, folder, own_rows)
                 yield self.among(digests, lineage)
                 done = True
                 if unit is not None:  # before the digests, which are a record's without it
