@@ -397,16 +397,6 @@ class TestWhatNoBudgetCovers:
             model.score(ROWS * 0.99, Y)
             assert model.predict(ROWS).shape == (400,)
 
-    @pytest.mark.parametrize("names", [{"id": "key", "unit": "whose"}, {"ignore": ["key", "whose"]}])
-    def test_its_own_records_are_named_without_the_columns_that_are_no_features(self, declared, names):
-        keyed = FRAME.assign(key=range(400), whose=[f"p{row // 2}" for row in range(400)])
-        model = PrivateClassifier(**declared | names).fit(keyed, "ok")
-        for rows in (ROWS, ROWS.astype(np.float32), ROWS.to_numpy(), ROWS.to_numpy(np.float32)):
-            with pytest.warns(PrivacyWarning, match="of the 400 rows are"):
-                model.score(rows, Y)
-        with no_privacy_warning():
-            model.score(ROWS * 0.99, Y)
-
 
 class TestMissingValues:
     """The value of a missing value is declared, and is the same in training and in every row that is asked."""
@@ -596,7 +586,7 @@ class TestEvaluations:
         new = held_out("2026-11")
         with pytest.raises(ValueError, match=r"block 2026-11 .* has no budget yet.*block_budget="):
             model.evaluate(new, "ok", block="day", block_by="month", blocks="2026-11", **ONE)
-        with pytest.raises(ValueError, match="has blocks, and those that the held-out rows lie in pay"):
+        with pytest.raises(ValueError, match="no budget but its blocks', and those that the held-out rows lie in pay"):
             model.evaluate(new, "ok", **ONE)
         with pytest.raises(ValueError, match="100 units of the block 2026-11 are in the block 2026-09, too"):
             model.evaluate(held_out("2026-09"), "ok", block_name="2026-11", block_budget="epsilon:4@1e-6", **ONE)
@@ -614,7 +604,7 @@ class TestEvaluations:
             ({"report": ["accuracy", "recall"]}, "report="),
             ({"lineage": "no such/name"}, "name"),
             ({"block_by": "month"}, "block_by="),
-            ({"block_name": "2026-09", "block_budget": "epsilon:4@1e-6"}, "was trained without blocks"),
+            ({"block_name": "2026-09", "block_budget": "epsilon:4@1e-6"}, "are in the unnamed block, too"),
         ],
     )
     def test_what_does_not_go_together_is_said_in_python_and_costs_nothing(self, declared, spent, asked, said):

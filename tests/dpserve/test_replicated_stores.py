@@ -79,7 +79,7 @@ def test_every_command_works_on_a_cluster_by_the_file(home, clustered):
 
 def test_every_command_that_opens_the_ledger_takes_the_number_of_replicas():
     found = ledger_commands()
-    assert {("serve",), ("train",), ("export",), ("ledger", "verify"), ("clients", "revoke")} <= found.keys()
+    assert {("serve",), ("export",), ("ledger", "verify"), ("clients", "revoke")} <= found.keys()
     for words, command in found.items():
         options = {parameter.name: parameter for parameter in command.params}
         (ledger,) = options.keys() & LEDGER_OPTIONS.keys()
