@@ -33,7 +33,7 @@ def test_a_training_that_is_stopped_takes_its_note_back_and_says_that_nothing_wa
     training.send_signal(sent)
     _, said = training.communicate(timeout=120)
     # An interrupt inside an extension's own Python has Python end itself by SIGINT, which shells call 130 as well.
-    assert training.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+    assert training.returncode in (128 + signal.SIGINT, -signal.SIGINT), said
     assert b"nothing was charged" in said
     assert not (home / "trained").exists()
     assert not (tmp_path / "bundle").exists()
