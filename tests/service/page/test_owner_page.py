@@ -417,7 +417,7 @@ def test_who_spent_what_is_drawn(tab, url, service):
 
 
 def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, service):
-    """Its own account refuses nothing, so that no limit of its is shown."""
+    """Each block has a budget of its own, and so have the records that lie in none with a name."""
     ledger, lineage = service.ledger, "sales"
     service.call(ledger.open_lineage(lineage, Budget.from_rho(0.5, 1e-6, "gaussian"), time=1.0))
     for block, rho in (("2026-09", 0.025), ("2026-10", 0.5)):
@@ -432,7 +432,8 @@ def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, s
     row = page.locator("#lineages-body tr").filter(has_text="2 blocks, each with its budget")
     row.get_by_role("button", name=lineage, exact=True).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).not_to_contain_text("Set budget")
+    expect(dialog).to_contain_text("rho spent0 of 0.5")
+    expect(dialog).to_contain_text("Set budget")
     dialog.get_by_role("button", name="Show its clients").click()
     rows = page.locator("#blocks-body tbody tr")
     expect(rows).to_have_count(2)
