@@ -81,14 +81,15 @@ async def charge_until(
 async def nothing_acknowledged_is_missing(
     ledger: Ledger, lineage: str, done: Acknowledged, blocks: Blocks = ()
 ) -> bool:
-    """Whether every charged row is free now, each block paid for all that the lineage did, and the books are right."""
+    """Whether every charged row is free now, each block that is named paid for all of it, and the books are right."""
     for start in range(0, len(done.rows), 5000):
         again = asking(lineage, "ann", *done.rows[start : start + 5000], blocks=blocks)
         if (await ledger.charge(again)).receipt is not None:
             return False
-    account = await ledger.lineage(lineage)
-    paid = {block.block: (block.releases, block.spent) for block in await ledger.blocks(lineage)}
-    if paid != dict.fromkeys(blocks, (account.releases, account.spent)):
+    unnamed, client = await ledger.lineage(lineage), await ledger.client(lineage, "ann")
+    paid = {block.name: (block.releases, block.spent) for block in (unnamed, *await ledger.blocks(lineage))}
+    payers = blocks or ("",)
+    if paid != {"": (0, 0)} | dict.fromkeys(payers, (client.releases, client.spent)):
         return False
-    charged_once = len(done.rows) <= account.releases <= done.attempts
+    charged_once = len(done.rows) <= client.releases <= done.attempts
     return charged_once and (await verify(ledger, lineage)).findings == ()

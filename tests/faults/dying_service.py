@@ -41,7 +41,7 @@ def _dying(function: Callable[..., Any], step: str) -> Callable[..., Any]:
     """Return the function, followed by this process's death."""
 
     def die(arguments: tuple[Any, ...]) -> None:
-        of_the_owner = step == "charged" and all(request.client == "" for request in arguments[-1])
+        of_the_owner = step == "charged" and not any(getattr(request, "client", "") for request in arguments[-1])
         if not of_the_owner:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -79,7 +79,7 @@ async def test_a_service_is_killed_on_the_way_to_its_first_answer(head: Certifie
                 services.serving("--rho", 1, "--delta", 1e-6, fault=point) as (doomed, process),
             ):
                 with contextlib.suppress(httpx.HTTPError):
-                    raise AssertionError(f"{point} was survived: {_ask(doomed, key, 'full', 'first').text}")
+                    raise AssertionError(f"{point} was survived: {_ask(doomed, key, 'first').text}")
                 assert process.wait(60) == -9
             async with Ledger.open(services.ledger) as ledger:
                 charged = (await ledger.lineage(LINEAGE)).releases
