@@ -1,86 +1,90 @@
 """Messages that name options without saying how a person writes them.
 
-A command line calls an option `--records-declared`, Python calls it `records_declared=`, a configuration file otherwise
-again. So a message of this floor or one above it holds the option's name as a part of its own, and each front end words
-that part:
+A command line calls an option `--records-declared`, Python calls it `records_declared=`. So a message of this floor or
+one above it holds the option's name between braces, and what was filled in otherwise is given apart from the text:
 
-    raise ValueError("there is no such device: leave " + OptionName("device") + " out")
-    message_of(error).worded(lambda option: f"--{option.name}")
+    raise ValueError(Message("there is no device {!r}: leave {device} out, or give {encoding:windows-1252}", given))
+    spelled(error, lambda name, form: f"--{name} {form}")
+
+A brace of a value is therefore never taken for an option's, whatever a person wrote. A text that is no `Message` names
+no options, and is shown as it is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import string
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
-Form = str | tuple[str, ...] | Mapping[str, "Form"] | None
-"""The value to give: a word, several joint ones, or one by name, as {"COLUMN": ("LOW", "HIGH")}. None is not said."""
-
-
-@dataclass(frozen=True)
-class OptionName:
-    """An option in a message. name: in Python, `records_declared`. form: what to give, where the message says it."""
-
-    name: str
-    form: Form = None
-
-    def __add__(self, other: "Wording") -> "Message":
-        """Return a message that begins with the option."""
-        return Message((self,)) + other
-
-    def __radd__(self, other: "Wording") -> "Message":
-        """Return a message that ends with the option."""
-        return other + Message((self,))
-
-    def __hash__(self) -> int:
-        """Return the name's hash: a form may be a mapping, which has none."""
-        return hash(self.name)
-
-    def __str__(self) -> str:
-        """Return the name between backticks, for whoever does not word it."""
-        return f"`{self.name}`"
+Spelling = Callable[[str, str], str]
+"""A front end's way of writing an option. It takes the name and the form of the value, as COLUMN=LOW:HIGH, or ""."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """A text for a person, in parts: texts and options."""
+class Message(str):
+    """A text for a person that names options. As a string it has them between backticks: `records_declared`.
 
-    parts: tuple[str | OptionName, ...]
+    template: the text, in which `{name}` and `{name:FORM}` are options, and `{}` takes the next value, as in
+    `str.format`. values: what is filled in; messages among them keep their options.
+    """
 
-    def __add__(self, other: "Wording") -> "Message":
-        """Return this message and what follows it."""
-        return Message((*self.parts, *_parts(other)))
+    template: str
+    values: tuple[object, ...]
 
-    def __radd__(self, other: "Wording") -> "Message":
-        """Return this message after what comes before it."""
-        return Message((*_parts(other), *self.parts))
+    def __new__(cls, template: str, /, *values: object) -> Self:
+        """Take the text and what is filled in."""
+        made = super().__new__(cls, _filled(template, values, _in_backticks))
+        made.template, made.values = template, values
+        return made
 
-    def worded(self, word: Callable[[OptionName], str]) -> str:
-        """Return the text, with each option as a front end writes it."""
-        return "".join(part if isinstance(part, str) else word(part) for part in self.parts)
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """Return what makes an equal message, in another process too."""
+        return (self.template, *self.values)
 
-    def __str__(self) -> str:
-        """Return the text with the options' names as they are."""
-        return self.worded(str)
-
-
-Wording = str | OptionName | Message
-
-
-def _parts(words: Wording) -> tuple[str | OptionName, ...]:
-    return words.parts if isinstance(words, Message) else (words,)
+    def join(self, texts: Iterable[str], /) -> "Message":
+        """Return one message of several, with this one between each two."""
+        parts = [part for text in texts for part in (self, text)][1:]
+        return Message("{}" * len(parts), *parts)
 
 
-def message(words: Wording) -> Message:
-    """Return words as a message."""
-    return Message(_parts(words))
+def named(option: str) -> Message:
+    """Return an option as a message, where its name is known only as the program runs."""
+    return Message("{" + option + "}")
 
 
-def joined(messages: Iterable[Wording], between: str) -> Message:
-    """Return one message of several, with a text between each two."""
-    parts: Sequence[tuple[str | OptionName, ...]] = [_parts(each) for each in messages]
-    return Message(tuple(part for place, each in enumerate(parts) for part in ((between,) * bool(place) + each)))
+def spelled(subject: BaseException | str, spelling: Spelling) -> str:
+    """Return a message, or what an error says, with each option as a front end writes it."""
+    text = subject if isinstance(subject, str) else message_of(subject)
+    return _filled(text.template, text.values, spelling) if isinstance(text, Message) else text
 
 
-def message_of(error: BaseException) -> Message:
-    """Return what an error says: the message that it was made with, or its text."""
-    made = error.args[0] if error.args else None
-    return message(made if isinstance(made, Message | OptionName) else str(error))
+def message_of(error: BaseException) -> str:
+    """Return what an error says, as the message that it was made with."""
+    return error.args[0] if error.args and isinstance(error.args[0], Message) else str(error)
+
+
+def _in_backticks(name: str, _: str) -> str:
+    return f"`{name}`"
+
+
+def _filled(template: str, values: Iterable[object], spelling: Spelling) -> str:
+    given = [spelled(value, spelling) if isinstance(value, Message) else value for value in values]
+    return string.Formatter().vformat(template, given, _Options(spelling))
+
+
+class _Options(dict[str, "_Spelled"]):
+    """The options by any name."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        super().__init__()
+        self._spelling = spelling
+
+    def __missing__(self, name: str) -> "_Spelled":
+        return _Spelled(name, self._spelling)
+
+
+class _Spelled:
+    """An option to be filled in: what stands behind its colon is the form of its value."""
+
+    def __init__(self, name: str, spelling: Spelling) -> None:
+        self._name, self._spelling = name, spelling
+
+    def __format__(self, form: str) -> str:
+        return self._spelling(self._name, form)

@@ -46,7 +46,7 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.ledger.receipts import UNNAMED
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message, spelled
 from dpserve.accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, counting, shares
@@ -843,9 +843,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if self.lineage is None:
             raise TrainingError(
-                "name the lineage of these records with "
-                + OptionName("lineage", "NAME")
-                + ": all models of records that overlap share one name, and with it one budget"
+                Message(
+                    "name the lineage of these records with {lineage:NAME}: all models of records that "
+                    "overlap share one name, and with it one budget"
+                )
             )
         if schema is None and (classes is None or self.bounds is None):
             lacking = {"bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}": self.bounds, "classes=[NAME, ...]": classes}
@@ -1024,7 +1025,7 @@ class _Owner(Terminal):
         """Warn of a second budget, and of a plan that is worth little."""
         match event:
             case Warned():
-                _warn(event.message.worded(as_parameter))
+                _warn(spelled(event.message, as_parameter))
             case Planned():
                 for warning in event.warnings:
                     warnings.warn(warning, UserWarning, stacklevel=3)
@@ -1056,7 +1057,8 @@ def _labels(y: Any, *, leave_out: bool) -> Any:
         raise
     if labels.null_count:
         if not leave_out:
-            raise ValueError(f"Input y contains NaN: a label is missing. {UNLABELLED_ADVICE.worded(as_parameter)}")
+            advice = spelled(UNLABELLED_ADVICE, as_parameter)
+            raise ValueError(f"Input y contains NaN: a label is missing. {advice}")
         known = np.asarray(labels.drop_null().to_pylist())
     assert_all_finite(known, input_name="y")
     check_classification_targets(known)

@@ -175,7 +175,7 @@ def _is_foreseen(error: Exception) -> bool:
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    from dpserve.accounting.messages import message_of
+    from dpserve.accounting.messages import spelled
     from dpserve.wording import as_flag
 
-    return message_of(error).worded(as_flag)
+    return spelled(error, as_flag)

@@ -16,7 +16,7 @@ from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.currency import RHO
 from dpserve.accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, Ledger, LineageAccount
 from dpserve.accounting.ledger.receipts import UNNAMED, paying
-from dpserve.accounting.messages import OptionName, message
+from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
 from dpserve.service.errors import CannotServe
 from dpserve.service.opening import (
@@ -127,11 +127,14 @@ def noted_rows(
     with known.noted(lineage, digests, records.unit) as elsewhere:
         if elsewhere:
             warning = overlap(lineage, digests, elsewhere)
-            remedy = "To let the lineage pay that has these rows, add " + OptionName("lineage", next(iter(elsewhere)))
-            remedy += "; or take them out"
+            remedy = Message(
+                "To let the lineage pay that has these rows, add {lineage:{}}; or take them out", next(iter(elsewhere))
+            )
             if len(elsewhere) > 1 or known.has_any(digests, lineage):  # and each would name another
-                remedy = message("No lineage alone could pay for these rows: take them out")
-            raise TrainingError(f"{source} was trained on, or evaluated on, elsewhere. " + warning + " " + remedy)
+                remedy = Message("No lineage alone could pay for these rows: take them out")
+            raise TrainingError(
+                Message("{} was trained on, or evaluated on, elsewhere. {} {}", source, warning, remedy)
+            )
         with noted_in_blocks(records, lineage, state, equal_rows_are_others=equal_rows_are_others):
             yield
 
@@ -214,16 +217,20 @@ async def _opening(ledger: Ledger, certificate: ReleaseCertificate, payer: Payer
     for block in lacking:
         if block != UNNAMED:
             raise CannotServe(
-                f"the block {block} of the lineage {lineage} has no budget yet: say what it opens with, with "
-                + OptionName("block_budget")
+                Message(
+                    "the block {} of the lineage {} has no budget yet: say what it opens with, with {block_budget}",
+                    block,
+                    lineage,
+                )
             )
         if accounts or len(budgets) > 1:
             raise WrongOption(
                 "block",
-                "is needed, or "
-                + OptionName("block_name")
-                + f": the lineage {lineage} has no budget but its blocks', and those that the held-out rows lie in pay "
-                "for an evaluation",
+                Message(
+                    "is needed, or {block_name}: the lineage {} has no budget but its blocks', and those "
+                    "that the held-out rows lie in pay for an evaluation",
+                    lineage,
+                ),
             )
     account = await account_to_be(ledger, lineage, budgets)
     new = await new_blocks(ledger, account, budgets, by=by)

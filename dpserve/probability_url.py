@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.audit.endpoint import EndpointError
 from dpserve.training.errors import WrongOption
 
@@ -61,8 +61,12 @@ class ProbabilityUrl:
             raise EndpointError(f"{self.url} does not answer: {error}. Is the server running?") from error
         if reply.status_code != httpx.codes.OK:
             raise EndpointError(
-                f"{self.url} answered {reply.status_code}: {reply.text[:_SHOWN]!r}. What it takes is said with "
-                + OptionName("request_json")
+                Message(
+                    "{} answered {}: {!r}. What it takes is said with {request_json}",
+                    self.url,
+                    reply.status_code,
+                    reply.text[:_SHOWN],
+                )
             )
         try:
             content = reply.json()
@@ -84,17 +88,25 @@ class ProbabilityUrl:
         answers = {path: answer for path, answer in read.items() if answer is not None}
         if not answers:
             raise EndpointError(
-                f"the answer of {self.url} has no probabilities of {len(self._classes)} classes for {count} rows"
-                + ("" if self._path is None else f" at {'.'.join(self._path)}")
-                + f": {json.dumps(content)[:_SHOWN]}. Classes are said with "
-                + OptionName("answer_classes")
+                Message(
+                    "the answer of {} has no probabilities of {} classes for {} rows{}: {}. Classes are said "
+                    "with {answer_classes}",
+                    self.url,
+                    len(self._classes),
+                    count,
+                    "" if self._path is None else f" at {'.'.join(self._path)}",
+                    json.dumps(content)[:_SHOWN],
+                )
             )
         first = next(iter(answers.values()))
         if any(not np.array_equal(first, answer) for answer in answers.values()):
             where = ", ".join(".".join(path) or "the whole answer" for path in answers)
             raise EndpointError(
-                f"the answer of {self.url} has probabilities in several places: {where}. Name one with "
-                + OptionName("answer_path")
+                Message(
+                    "the answer of {} has probabilities in several places: {}. Name one with {answer_path}",
+                    self.url,
+                    where,
+                )
             )
         return first
 

@@ -32,7 +32,7 @@ from dpserve.accounting.currency import EPSILON, RHO, Currency
 from dpserve.accounting.ledger import BlockAccount, Ledger, LedgerError, LineageAccount, UnknownLineage, key_digest
 from dpserve.accounting.ledger.receipts import UNNAMED
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.mechanisms.mechanism import Mechanism, default_price, priced
@@ -312,8 +312,11 @@ class ConfiguredService:
             budgets[lineage] = self._block_budgets(model) | budgets.get(lineage, {})
         if self.settings.is_given and not any(UNNAMED in each for each in budgets.values()):
             raise CannotServe(
-                f"the lineage {next(iter(budgets))} has blocks, which pay for what its models say, with the budgets "
-                "that they were trained with: leave " + OptionName("lineage_budget") + " out"
+                Message(
+                    "the lineage {} has blocks, which pay for what its models say, with the budgets that "
+                    "they were trained with: leave {lineage_budget} out",
+                    next(iter(budgets)),
+                )
             )
         by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
         new = dict[str, dict[str, BlockAccount]]()

@@ -15,6 +15,7 @@ from dpserve.accounting.ledger import (
     UnknownLineage,
 )
 from dpserve.accounting.ledger.receipts import paying
+from dpserve.accounting.messages import spelled
 from dpserve.commands import console
 from dpserve.commands.options import (
     forgotten_lineage,
@@ -120,7 +121,7 @@ class Screen(console.Terminal):
         """Print an event."""
         match event:
             case Warned():
-                typer.echo(event.message.worded(as_flag), err=True)
+                typer.echo(spelled(event.message, as_flag), err=True)
             case Planned():
                 for line in (f"Chosen: {event.reason}.", *(f"Warning: {warning}." for warning in event.warnings)):
                     console.stdout_console().print(line, highlight=False)

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from dpserve.accounting.ledger import LedgerUnavailable
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message, named
 from dpserve.service.errors import CannotServe
 from dpserve.service.http.protocol import BoundedHttp
 from dpserve.service.telemetry import logs
@@ -87,9 +87,9 @@ def bind(host: str = "127.0.0.1", port: int = 0, option: str = "port") -> socket
         listening.close()
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        named = OptionName(option)
-        advice = "choose another with " + named if taken else "look at " + OptionName("host") + " and " + named
-        raise CannotServe(f"cannot listen on {host}:{port}: {reason}; " + advice) from error
+        at = named(option)
+        advice = Message("choose another with {}", at) if taken else Message("look at {host} and {}", at)
+        raise CannotServe(Message("cannot listen on {}:{}: {}; {}", host, port, reason, advice)) from error
     return listening
 
 

@@ -27,7 +27,7 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.ledger.receipts import UNNAMED, paying
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.service.errors import CannotServe, NotPaidFor
@@ -62,9 +62,11 @@ def unopened_account(lineage: str, budgets: BlockBudgets) -> LineageAccount:
         budget = next((replace(each, limit=0) for each in budgets.values() if each is not None), None)
     if budget is None:
         raise CannotServe(
-            f"the lineage {lineage} has no budget yet: say what all clients together may learn, with "
-            + OptionName("lineage_budget")
-            + "; or open this one alone with 'dpserve lineage set-budget'"
+            Message(
+                "the lineage {} has no budget yet: say what all clients together may learn, with "
+                "{lineage_budget}; or open this one alone with 'dpserve lineage set-budget'",
+                lineage,
+            )
         )
     return LineageAccount(**_unopened(lineage, budget), newest_act=0, acts_head=b"")
 
@@ -104,9 +106,11 @@ def check_budget(account: LineageAccount, budget: Budget | None) -> None:
     """Raise CannotServe where a budget is given and the account has another: starting a service changes none."""
     if budget is not None and account.budget != budget:
         raise CannotServe(
-            f"the lineage {account.lineage} has another budget already; leave "
-            + OptionName("lineage_budget")
-            + " out, or change it with 'dpserve lineage set-budget'"
+            Message(
+                "the lineage {} has another budget already; leave {lineage_budget} out, or change it with "
+                "'dpserve lineage set-budget'",
+                account.lineage,
+            )
         )
 
 
@@ -264,18 +268,27 @@ def check_affordable(account: LineageAccount | BlockAccount, mechanism: Mechanis
     """Raise CannotServe if the lineage's account, or a block's, could never pay for one row."""
     if not account.budget.pays_for(mechanism.cost):
         raise CannotServe(
-            f"{named(account)} accepts {account.budget.accepts!r} charges only, and {mechanism.name!r} "
-            f"costs {str(mechanism.cost)!r}: serve another mechanism, or change its budget to one that "
-            + OptionName("accepts")
-            + f" {accepts_for(mechanism.cost)}"
+            Message(
+                "{} accepts {!r} charges only, and {!r} costs {!r}: serve another mechanism, or change its "
+                "budget to one that {accepts} {}",
+                named(account),
+                account.budget.accepts,
+                mechanism.name,
+                str(mechanism.cost),
+                accepts_for(mechanism.cost),
+            )
         )
     currency = account.budget.currency
     price = currency.price(mechanism.cost)
     if price is None or price > account.budget.limit:
         words = currency.words(price) if price is not None else f"no {currency.name}"
         raise CannotServe(
-            f"one row costs {words}, more than the whole budget of {named(account)}, "
-            f"{currency.value(account.budget.limit):.6g}; choose a lower " + OptionName("price")
+            Message(
+                "one row costs {}, more than the whole budget of {}, {:.6g}; choose a lower {price}",
+                words,
+                named(account),
+                currency.value(account.budget.limit),
+            )
         )
 
 
@@ -438,8 +451,9 @@ def _check_price(account: LineageAccount | BlockAccount, certificate: ReleaseCer
         why = (
             "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
             if price.coins > budget.coins_allowed
-            else f"it accepts {budget.accepts!r} charges only: change it to one that " + OptionName("accepts") + " "
-            f"{accepts_for(price)}"
+            else Message(
+                "it accepts {!r} charges only: change it to one that {accepts} {}", budget.accepts, accepts_for(price)
+            )
         )
         raise CannotServe(f"{named(account)} does not pay for {certificate.name}, {str(price)!r}: {why}")
     if price.picorho > budget.limit:

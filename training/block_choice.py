@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger.receipts import checked_blocks
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.blocks import BlockDeclaration, Period, period_named
 from dpserve.training.kinds.options import Declared, Options
@@ -89,14 +89,12 @@ class BlockChoice(Options):
     def _check_together(self, *, needs_budget: bool) -> None:
         """Raise WrongOption for options that do not go with each other, or are needed."""
         if self.block is not None and self.block_name is not None:
-            raise WrongOption("block_name", "takes the place of " + OptionName("block") + ": give one of them")
+            raise WrongOption("block_name", Message("takes the place of {block}: give one of them"))
         if self.block is None and (lone := next((n for n in ("blocks", "block_by") if getattr(self, n)), None)):
-            raise WrongOption(lone, "goes with " + OptionName("block"))
+            raise WrongOption(lone, Message("goes with {block}"))
         if self.block is None and self.block_name is None:
             if self.block_budget is not None:
-                raise WrongOption(
-                    "block_budget", "goes with " + OptionName("block") + " or " + OptionName("block_name")
-                )
+                raise WrongOption("block_budget", Message("goes with {block} or {block_name}"))
             return
         if self.block is not None and not self.blocks:
             raise WrongOption("blocks", "is needed", remedy="the blocks that the records are in, between commas")

@@ -40,7 +40,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import TrainingError, extra
 
 Device = Literal["cpu", "cuda"]
@@ -121,7 +121,7 @@ class TorchArithmetic:
         with extra("torch", f"computing on the device {device!r}"):
             import torch
         if device == "cuda" and not torch.cuda.is_available():
-            raise TrainingError(_NO_CUDA + ", or leave " + OptionName("device") + " out")
+            raise TrainingError(Message("{}, or leave {device} out", _NO_CUDA))
         self._device = torch.device(device)
         self._double, self._tensor = torch.float64, torch.tensor
         self._try()
@@ -147,8 +147,12 @@ class TorchArithmetic:
             values = product(rows.astype(np.float64), self.matrix(columns.astype(np.float64)))
             if not np.array_equal(values.astype(np.int64), rows @ columns):
                 raise TrainingError(
-                    f"products of {n} rows on the device {self._device.type!r} are not exact in double precision, so "
-                    "that answers there would be others than elsewhere: leave " + OptionName("device") + " out"
+                    Message(
+                        "products of {} rows on the device {!r} are not exact in double precision, so that "
+                        "answers there would be others than elsewhere: leave {device} out",
+                        n,
+                        self._device.type,
+                    )
                 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dpserve.accounting.messages import Message, OptionName, Wording, joined, message, message_of
+from dpserve.accounting.messages import Message, message_of, named
 
 
 class TrainingError(Exception):
@@ -18,27 +18,27 @@ class WrongOption(TrainingError):
     it. No text of these says how a front end writes an option: see `dpserve.accounting.messages`.
     """
 
-    def __init__(self, field: str, reason: Wording, *, value: object = None, remedy: Wording | None = None) -> None:
+    def __init__(self, field: str, reason: str, *, value: object = None, remedy: str | None = None) -> None:
         """Take the parts; the error's own text names the option as Python does."""
         self.field = field
         self.value = value
-        self.reason = message(reason)
-        self.remedy = None if remedy is None else message(remedy)
-        super().__init__(OptionName(field) + " " + self.explanation)
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(Message("{} {}", named(field), self.explanation))
 
     @property
-    def explanation(self) -> Message:
+    def explanation(self) -> str:
         """The reason and the remedy."""
-        return self.reason if self.remedy is None else self.reason + ": " + self.remedy
+        return self.reason if self.remedy is None else Message("{}: {}", self.reason, self.remedy)
 
 
 class WrongValue(WrongOption):
     """An option's value is not what its declaration allows. requirement: as "must be at least 1"."""
 
-    def __init__(self, field: str, requirement: Wording, *, value: object) -> None:
+    def __init__(self, field: str, requirement: str, *, value: object) -> None:
         """Take the parts."""
-        self.requirement = message(requirement)
-        super().__init__(field, requirement + f", not {value!r}", value=value)
+        self.requirement = requirement
+        super().__init__(field, Message("{}, not {!r}", requirement, value), value=value)
 
 
 class SeveralErrors(TrainingError):
@@ -47,7 +47,7 @@ class SeveralErrors(TrainingError):
     def __init__(self, errors: Sequence[TrainingError]) -> None:
         """Take them in the order in which they are told."""
         self.errors = tuple(errors)
-        super().__init__(joined(map(message_of, errors), "\n"))
+        super().__init__(Message("\n").join(map(message_of, errors)))
 
 
 class DataError(TrainingError):

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from dpserve.accounting.arrays import Floats, Singles
-from dpserve.accounting.messages import OptionName, Wording
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.features import hog, rules
 from dpserve.training.features.crosses import MOST_BUCKETS, MOST_CELLS
@@ -140,23 +140,19 @@ class FeatureChoice(Options):
             return self._encoder(declaration, encoder)
         for name in ("encoder_range", "device"):
             if (value := getattr(self, name)) is not None:
-                raise WrongOption(name, "goes with " + OptionName("encoder"), value=value)
+                raise WrongOption(name, Message("goes with {encoder}"), value=value)
         if self.quantile_share is not None and self.features != "quantiles":
-            raise WrongOption(
-                "quantile_share", "goes with " + OptionName("features", "quantiles"), value=self.quantile_share
-            )
+            raise WrongOption("quantile_share", Message("goes with {features:quantiles}"), value=self.quantile_share)
         shape = None if self.image_shape is None else shape_of(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
             return self._crossed(rules.feature_map("identity", declaration, shape, head=head), declaration)
         name = "identity" if self.features == "auto" else self.features
         kind = FEATURE_MAPS[name]
         if (shape is None) != ("image_shape" not in kind.model_fields):
-            shown = OptionName("image_shape", "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS")
             name = "hog" if name == "identity" else name
-            reason: Wording = f"{name} and " + shown + " go together"
+            reason = Message("{} and {image_shape:HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS} go together", name)
             if self.features == "auto":
-                reason = reason + "; " + OptionName("clip_norm") + " and " + OptionName("bias")
-                reason = reason + " go with " + OptionName("features")
+                reason = Message("{}; {clip_norm} and {bias} go with {features}", reason)
             raise WrongOption("features", reason)
         try:
             made = kind.model_validate(self._parameters(kind, declaration, shape, head=head))
@@ -196,7 +192,7 @@ class FeatureChoice(Options):
             return feature_map
         first = "cross" if self.cross else "cross_buckets"
         if not isinstance(feature_map, Bins):
-            raise WrongOption(first, "goes with " + OptionName("features", "bins") + ", and these are not")
+            raise WrongOption(first, Message("goes with {features:bins}, and these are not"))
         names = [column.name for column in declaration.columns] or [*declaration.feature_names]
         pairs = [_pair(cross, names) for cross in self.cross]
         made = {"crosses": tuple(pairs), "cross_buckets": self.cross_buckets, "cross_cells": MOST_CELLS}

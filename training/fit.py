@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from dpserve.accounting.messages import Message, OptionName, Wording, message
+from dpserve.accounting.messages import Message, named
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.block_choice import BlockChoice
@@ -46,7 +46,7 @@ Event = Any
 class Warned:
     """A warning for the owner, and nobody else: what no budget, or a second one, covers."""
 
-    message: Message
+    message: str
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class FittedModel:
 
     certificate: ProvenCertificate
     folder: Path
-    warning: Message | None
+    warning: str | None
 
 
 def kind_asked(release: str | None) -> str | None:
@@ -236,13 +236,13 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
     if on_ray and request.blocks.declaration is not None:
         raise WrongOption("engine", "has no blocks: records that are in blocks are read here")
     if on_ray and (plan is not None or request.encoder is not None):
-        raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
+        raise WrongOption("engine", Message("goes with neither {budget} nor {encoder}"))
     if plan is None and request.quantile_share and request.made_kind.answers != "once":
         raise WrongOption(
             "features",
             "has quantiles for pay-once models alone: a model each of whose answers is paid for has no price that they "
             "could be part of",
-            remedy="take bins, or " + OptionName("quantile_share", "0") + " for even cuts",
+            remedy=Message("take bins, or {quantile_share:0} for even cuts"),
         )
     if request.encoder is not None:
         _check_encoder(request)
@@ -253,7 +253,7 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
 def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> None:
     """Raise WrongOption for what the kind lacks."""
     kind, options = request.made_kind, request.options
-    wanted: dict[str, Wording | None] = {
+    wanted: dict[str, str | None] = {
         "engine": kind.lack("ray", options) if on_ray else None,
         "unit": kind.lack("units", options) if unit is not None else None,
         "prediction_sets": _sets_lack(request, on_ray=on_ray)
@@ -268,10 +268,10 @@ def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> Non
 def _check_plan(request: Request, plan: BudgetPlan) -> None:
     _check_nothing_is_chosen_twice(request)
     if plan.public is not None and request.kind is not None:
-        raise WrongOption("public", "chooses the mechanism: leave " + OptionName("release") + " out")
+        raise WrongOption("public", Message("chooses the mechanism: leave {release} out"))
     if plan.public is not None and request.own_features is not None:
-        own = OptionName(request.own_features)
-        raise WrongOption("public", "simulates on features that follow from rules: leave " + own + " out")
+        own = named(request.own_features)
+        raise WrongOption("public", Message("simulates on features that follow from rules: leave {} out", own))
 
 
 def _check_encoder(request: Request) -> None:
@@ -281,15 +281,10 @@ def _check_encoder(request: Request) -> None:
     if lack or others:
         raise WrongOption(
             "encoder",
-            "goes with none of "
-            + OptionName("features")
-            + ", "
-            + OptionName("image_shape")
-            + ", "
-            + OptionName("cross")
-            + " and "
-            + OptionName("cross_buckets")
-            + (f"; {lack}" if lack else ""),
+            Message(
+                "goes with none of {features}, {image_shape}, {cross} and {cross_buckets}{}",
+                Message("; {}", lack) if lack else "",
+            ),
         )
 
 
@@ -367,16 +362,12 @@ def _sets_of(request: Request, records: Records) -> By | None:
     return sets_by_rule(options.get("records_declared"), len(records.declaration.classes), mu)
 
 
-def _sets_lack(request: Request, *, on_ray: bool = False) -> Wording | None:
+def _sets_lack(request: Request, *, on_ray: bool = False) -> str | None:
     """Return why a request cannot have prediction sets; None where it can."""
     if on_ray:
         return "are made of records that are read here, not on a cluster"
     if request.plan is not None and request.kind is None:
-        return (
-            None
-            if request.plan.queries is None
-            else "are for pay-once models, with " + OptionName("queries") + " left out"
-        )
+        return None if request.plan.queries is None else Message("are for pay-once models, with {queries} left out")
     return request.made_kind.lack("sets", request.options)
 
 
@@ -404,7 +395,7 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher) -> Pr
 @contextmanager
 def noted_in_lineage(
     records: Records, lineage: str, state: Path, *, accepted: bool, watcher: Watcher
-) -> Iterator[Message | None]:
+) -> Iterator[str | None]:
     """Note the records in the lineage while something is done, and for good when it has succeeded.
 
     Gives the warning of a second budget, which the watcher hears of, too. accepted: whether the owner accepts one.
@@ -413,14 +404,14 @@ def noted_in_lineage(
     known = KnownRecords(state)
     digests = known.digests(records)
     with known.noted(lineage, digests, records.unit) as elsewhere:
-        warning: Message | None = None
+        warning: str | None = None
         if elsewhere:
             shared = overlap(lineage, digests, elsewhere)
             if not accepted:
                 left = known.how_to_forget(elsewhere).rstrip(".")
                 keep = advice(lineage, elsewhere, here=known.has_any(digests, lineage))
-                raise TrainingError(shared + keep + (f".{left}" if left else ""))
-            warning = "WARNING: A SECOND BUDGET FOR THE SAME RECORDS. " + shared
+                raise TrainingError(Message("{}{}{}", shared, keep, f".{left}" if left else ""))
+            warning = Message("WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {}", shared)
             watcher.hear(Warned(warning))
         yield warning
 
@@ -520,9 +511,15 @@ def _check_ranges(feature_map: Quantiles, declared: Declaration) -> None:
         low, high = declared.lower[number], declared.upper[number]
         if not makes_cells(low, high):
             raise TrainingError(
-                f"the bounds of {declared.feature_names[number]!r} make no histogram, so no quantiles: from {low!r} "
-                f"to {high!r} there are fewer numbers than the {CELLS:,} cells that records are counted in. Declare it "
-                "in another unit, or take bins, or " + OptionName("quantile_share", "0") + " for even cuts"
+                Message(
+                    "the bounds of {!r} make no histogram, so no quantiles: from {!r} to {!r} there are "
+                    "fewer numbers than the {:,} cells that records are counted in. Declare it in another "
+                    "unit, or take bins, or {quantile_share:0} for even cuts",
+                    declared.feature_names[number],
+                    low,
+                    high,
+                    CELLS,
+                )
             )
 
 
@@ -533,7 +530,7 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     Images have a third, by their shape. Crosses of the owner's, an encoder, and hog-fourier with its own options, take
     the place of the rules' maps.
     """
-    chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
+    chooses = f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave"
     chosen = request.features
     free = {"hog"} if chosen.image_shape else {"fourier"} if request.kind is not None else set()
     names = ["features", "quantile_share", "bias", "random_features", "bandwidth", "seed"]
@@ -546,12 +543,13 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     for name in names:
         value = getattr(chosen, name)
         if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):
-            reason: Message = chooses + OptionName(name) + " out. Its rules are for auto and fourier features"
-            raise WrongOption("budget", reason)
+            raise WrongOption(
+                "budget", Message("{} {} out. Its rules are for auto and fourier features", chooses, named(name))
+            )
     beside = request.made_kind.beside_budget if request.kind is not None else ()
     for name in request.options:
         if name not in ("records_declared", "tolerance", *beside):
-            raise WrongOption("budget", chooses + OptionName(name) + " out")
+            raise WrongOption("budget", Message("{} {} out", chooses, named(name)))
 
 
 def rows_in_both(rows: Records, private: Records) -> int:

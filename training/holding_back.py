@@ -8,7 +8,7 @@ import numpy as np
 
 from dpserve.accounting import picorho
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.sealing import load_sealed, save_sealed
@@ -36,8 +36,10 @@ def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Re
     held = coins[of]
     if held.all():
         raise TrainingError(
-            "there are too few records to hold any back: none is left to train on. Train without prediction sets, by "
-            + OptionName("prediction_sets", "off")
+            Message(
+                "there are too few records to hold any back: none is left to train on. Train without "
+                "prediction sets, by {prediction_sets:off}"
+            )
         )
     return records.taken(~held), records.taken(held)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import TrainingError, extra
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -21,7 +21,7 @@ def open_session(content: bytes, device: str = "cpu", *, threads: int = 0) -> An
         import onnxruntime
     if PROVIDERS[device] not in onnxruntime.get_available_providers():
         raise TrainingError(
-            "ONNX Runtime has no CUDA here: pip install 'dpserve[onnx-gpu]', or leave " + OptionName("device") + " out"
+            Message("ONNX Runtime has no CUDA here: pip install 'dpserve[onnx-gpu]', or leave {device} out")
         )
     if device == "cuda":
         onnxruntime.preload_dlls()  # those that the extra brings
@@ -35,9 +35,7 @@ def open_session(content: bytes, device: str = "cpu", *, threads: int = 0) -> An
     except Exception as error:
         raise TrainingError(f"the encoder is no ONNX model in one file: {first_line(error)}") from error
     if session.get_providers()[0] != PROVIDERS[device]:
-        raise TrainingError(
-            "there is no CUDA device that ONNX Runtime can use here; leave " + OptionName("device") + " out"
-        )
+        raise TrainingError(Message("there is no CUDA device that ONNX Runtime can use here; leave {device} out"))
     return session
 
 

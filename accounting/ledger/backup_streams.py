@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from dpserve.accounting.ledger.errors import CannotRecover, SecretKeyMissing
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 
 _PIECE = 1 << 18
 _AGE = b"age-encryption.org/"
@@ -174,9 +174,7 @@ def read_lines(source: BinaryIO, keys: Sequence[Any] = ()) -> Iterator[str]:
     whole = _Joined(start, source)
     if start.startswith(_AGE):
         if not keys:
-            raise SecretKeyMissing(
-                "the file is encrypted: name the file of a secret key with " + OptionName("identity")
-            )
+            raise SecretKeyMissing(Message("the file is encrypted: name the file of a secret key with {identity}"))
         yield from _decrypted_lines(whole, keys)
     elif start.startswith(_ZSTANDARD):
         yield from _decompressed_lines(cast(BinaryIO, whole))

@@ -35,7 +35,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dpserve.accounting.ledger.errors import NO_LOCKS, EmbeddedStoreFailed
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 
 PATIENCE = 10.0
 """Seconds to wait for a lock, an answer or an end before giving up."""
@@ -401,8 +401,9 @@ def server_binary() -> Path:
             return path
     raise EmbeddedStoreFailed(
         "platform",
-        "there is no embedded ledger on this platform; give the address of a Redis or Valkey: "
-        + OptionName("ledger", "redis://..."),
+        Message(
+            "there is no embedded ledger on this platform; give the address of a Redis or Valkey: {ledger:redis://...}"
+        ),
     )
 
 

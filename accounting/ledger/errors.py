@@ -11,7 +11,7 @@ from typing import Literal, Self
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.budgets import Scope as Scope
 from dpserve.accounting.currency import RHO, Currency
-from dpserve.accounting.messages import OptionName, Wording, joined
+from dpserve.accounting.messages import Message
 
 NO_LOCKS = "its file system does not refuse a second lock of a file (flock), so that two services would write at once"
 """The reason why a folder cannot be used."""
@@ -208,14 +208,16 @@ class OtherUnit(LedgerRefusal):
         protected, not_protected = (
             f"all records with one value of {each!r}" if each else "one record" for each in (unit, other)
         )
-        with_unit = OptionName("unit", unit)
-        train = "with " + with_unit if unit else "without " + OptionName("unit")
         super().__init__(
-            f"the lineage {lineage} protects {protected}, and this {not_protected}: of a mixture its budget would "
-            "bound neither. With these records, train "
-            + train
-            + ", under that name of the column in every table; a lineage with another unit takes records that are in "
-            "no lineage yet"
+            Message(
+                "the lineage {} protects {}, and this {}: of a mixture its budget would bound neither. With these "
+                "records, train {}, under that name of the column in every table; a lineage with another unit takes "
+                "records that are in no lineage yet",
+                lineage,
+                protected,
+                not_protected,
+                Message("with {unit:{}}", unit) if unit else Message("without {unit}"),
+            )
         )
 
 
@@ -226,14 +228,13 @@ class UnitLost(LedgerRefusal):
         """Say what there is to be done."""
         self.lineage = lineage
         super().__init__(
-            f"the lineage {lineage} was restored, and neither its store nor a journal says which privacy unit its "
-            "models had: say it, as its bundles' certificates do, when the ledger is reconciled, with "
-            + OptionName("lineage", lineage)
-            + " and "
-            + OptionName("unit", "COLUMN")
-            + ", or "
-            + OptionName("unit", "''")
-            + " for one record"
+            Message(
+                "the lineage {} was restored, and neither its store nor a journal says which privacy unit "
+                "its models had: say it, as its bundles' certificates do, when the ledger is reconciled, "
+                "with {lineage:{}} and {unit:COLUMN}, or {unit:''} for one record",
+                lineage,
+                lineage,
+            )
         )
 
 
@@ -281,7 +282,7 @@ StoreFailure = Literal[
 class EmbeddedStoreFailed(LedgerUnavailable):
     """The embedded store could not be started, found again or shut down. `reason` says why in a word."""
 
-    def __init__(self, reason: StoreFailure, text: Wording) -> None:
+    def __init__(self, reason: StoreFailure, text: str) -> None:
         """Keep the word, and show the line."""
         self.reason = reason
         super().__init__(text)
@@ -305,10 +306,10 @@ class TooFewDisks(LedgerUnavailable):
 class UnsafeStore(LedgerUnavailable):
     """The store's settings would let it lose or forget a charge. `failures` has one line for each."""
 
-    def __init__(self, failures: Sequence[Wording]) -> None:
+    def __init__(self, failures: Sequence[str]) -> None:
         """Join the lines."""
         self.failures = tuple(failures)
-        super().__init__(joined(failures, "\n"))
+        super().__init__(Message("\n").join(failures))
 
 
 class WrongFormat(LedgerUnavailable):

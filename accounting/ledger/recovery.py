@@ -37,7 +37,7 @@ from dpserve.accounting.ledger.receipts import (
 from dpserve.accounting.ledger.values import LedgerRequest, Line
 from dpserve.accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 
 _RECEIPTS_IN_A_CALL = 200
 _BITS = 1 << 15
@@ -58,10 +58,11 @@ class LossUndeclared(LedgerError):
         if services:
             lost.append(f"the journals of {len(services)} services that wrote to lineage {lineage} are not given")
         super().__init__(
-            f"{'; '.join(lost)}: give the journals of the other services with "
-            + OptionName("journal")
-            + ", or declare at most how many "
-            "rows they can have been for with " + OptionName("declare_lost") + ", 0 if none"
+            Message(
+                "{}: give the journals of the other services with {journal}, or declare at most how many "
+                "rows they can have been for with {declare_lost}, 0 if none",
+                "; ".join(lost),
+            )
         )
 
 
@@ -296,19 +297,30 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss, bac
     former = [_question_of(lineage, declared, round_) for round_ in range(before)]
     if not declared.another and any(await ledger.paid_for(lineage, [("", [question]) for question in former])):
         raise CannotRecover(
-            f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
-            + OptionName("declare_again")
+            Message(
+                "this loss of lineage {} was declared before and is charged; if as much was lost once more, "
+                "say {declare_again}",
+                lineage,
+            )
         )
     known = {block.block for block in await ledger.blocks(lineage)}
     if declared.blocks is None and (known or back):
         raise CannotRecover(
-            f"the lineage {lineage} has blocks ({', '.join(sorted(known | back))}): name those that can have lost it, "
-            "with " + OptionName("lost_blocks")
+            Message(
+                "the lineage {} has blocks ({}): name those that can have lost it, with {lost_blocks}",
+                lineage,
+                ", ".join(sorted(known | back)),
+            )
         )
     blocks = declared.blocks or ()
     if unknown := sorted(set(blocks) - known - back - set(declared.gone)):  # a slip, perhaps
-        gone = OptionName("lost_block_accounts", unknown[0])
-        raise CannotRecover(f"{UnknownBlock(unknown[0])}; if the store lost its account, say so with " + gone)
+        raise CannotRecover(
+            Message(
+                "{}; if the store lost its account, say so with {lost_block_accounts:{}}",
+                UnknownBlock(unknown[0]),
+                unknown[0],
+            )
+        )
     if there := sorted(known & set(declared.gone)):
         raise CannotRecover(f"the lineage {lineage} has the block {there[0]}: it is not gone")
     terms = charge_terms("declared loss", "declared loss", declared.cost, declared.releases, blocks=blocks)

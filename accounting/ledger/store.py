@@ -35,7 +35,7 @@ from dpserve.accounting.ledger.errors import (
     UnsafeStore,
     WrongFormat,
 )
-from dpserve.accounting.messages import OptionName, Wording
+from dpserve.accounting.messages import Message
 
 FORMAT = "1"
 """The way of writing a lineage."""
@@ -214,9 +214,10 @@ class Store:
         if self._promotes and self._replicas == 0 and not self.rehearsal:
             raise UnsafeStore(
                 (
-                    "Sentinels may promote a replica that lacks what was acknowledged; set "
-                    + OptionName("ledger_replicas", "1")
-                    + " or more",
+                    Message(
+                        "Sentinels may promote a replica that lacks what was acknowledged; set "
+                        "{ledger_replicas:1} or more"
+                    ),
                 )
             )
 
@@ -415,15 +416,16 @@ class Store:
         async with self._looking:
             if self._has_looked(client):
                 return  # somebody else did
-            failures: list[Wording] = [] if self.rehearsal else [*await self._unsafe_settings(client)]
+            failures: list[str] = [] if self.rehearsal else [*await self._unsafe_settings(client)]
             role = await client.role()
             if _text(role[0]) != "master":
                 failures.append("the ledger's store is a replica; give the address of its primary")
             elif role[2] and self._replicas == 0 and not self.rehearsal:
                 failures.append(
-                    "the ledger's store has replicas, one of which may be promoted without what was acknowledged; set "
-                    + OptionName("ledger_replicas", "1")
-                    + " or more"
+                    Message(
+                        "the ledger's store has replicas, one of which may be promoted without what was "
+                        "acknowledged; set {ledger_replicas:1} or more"
+                    )
                 )
             # Nothing is installed at a store that will be refused.
             if client not in self._ready and not failures:

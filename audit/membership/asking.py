@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.accounting.whole_files import owners_alone
 from dpserve.audit.endpoint import Endpoint, Exhausted, digest_of, row_name
 
@@ -67,7 +67,7 @@ class OtherJournal(ValueError):
         """Name the file and what differs."""
         self.differing = tuple(differing)
         what = " and ".join(_SPOKEN_NAMES.get(name, name) for name in differing) or "attack"
-        super().__init__(f"{path} was recorded for another {what}; name another file with " + OptionName("journal"))
+        super().__init__(Message("{} was recorded for another {}; name another file with {journal}", path, what))
 
 
 class AnswerJournal:
@@ -188,7 +188,7 @@ class AnswerJournal:
         except ValueError:
             first = None
         if not isinstance(first, dict) or first.get("format") != FORMAT or not isinstance(first.get("salt"), str):
-            raise ValueError(f"{path} is not the journal of an attack; name another file with " + OptionName("journal"))
+            raise ValueError(Message("{} is not the journal of an attack; name another file with {journal}", path))
         self._take(first["salt"])
         expected = self._header()
         differing = [name for name in expected if first.get(name) != expected[name]]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from dpserve.accounting.arrays import Floats, Labels, Mask
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.audit.endpoint import digest_of
 from dpserve.training.exact.network import rounded
 from dpserve.training.features.maps import AnyFeatureMap
@@ -232,15 +232,15 @@ def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequenc
     unknown = [name for name in header if name not in (*names, label, *ignore)]
     if label not in header:
         raise ValueError(
-            f"{path.name} has no column {label!r} of class names: say which it is with " + OptionName("label")
+            Message("{} has no column {!r} of class names: say which it is with {label}", path.name, label)
         )
     if missing:
         raise ValueError(f"{path.name} lacks the column {_sentence(missing)}; the model takes {_sentence(names)}")
     if unknown:
         raise ValueError(
-            f"the model does not take the column {_sentence(unknown)} of {path.name}: "
-            + OptionName("ignore")
-            + " leaves it out"
+            Message(
+                "the model does not take the column {} of {}: {ignore} leaves it out", _sentence(unknown), path.name
+            )
         )
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats, Integers, Labels, Mask
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.audit.endpoint import served_mechanism
 from dpserve.audit.membership.scoring import average_answers, log_of
 from dpserve.mechanisms.elementary import softmax
@@ -250,8 +250,13 @@ class Draws:
         """
         if 2 * self.records > pool:
             raise ValueError(
-                f"{self.records} members and as many others for each shadow model need {2 * self.records}, and there "
-                f"are {pool}: give more of the same distribution, or fewer to each with " + OptionName("shadow_records")
+                Message(
+                    "{} members and as many others for each shadow model need {}, and there are {}: give "
+                    "more of the same distribution, or fewer to each with {shadow_records}",
+                    self.records,
+                    2 * self.records,
+                    pool,
+                )
             )
         orders = [np.random.default_rng(seed).permutation(pool)[: self.records] for seed in self.seeds()]
         return np.stack(orders).astype(np.int64)
@@ -504,11 +509,8 @@ def _check(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:
         return
-    advice = (
-        f"no Ray cluster answers at {address}: start one with 'ray start "
-        + OptionName("head")
-        + "', or give its address to "
-        + OptionName("ray")
+    advice = Message(
+        "no Ray cluster answers at {}: start one with 'ray start --head', or give its address to {ray}", address
     )
     try:
         socket.create_connection((host, int(port)), _PATIENCE).close()

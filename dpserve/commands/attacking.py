@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
@@ -91,9 +91,7 @@ class ShadowOptions(Options):
             device = None if self.shadow_device is None else training_device(self.shadow_device)
             return partial(train_shadow_models, device=device or "auto")
         if self.shadow_device not in (None, "cpu"):
-            raise WrongOption(
-                "shadow_device", "goes without " + OptionName("ray") + ", whose workers train on their processors"
-            )
+            raise WrongOption("shadow_device", Message("goes without {ray}, whose workers train on their processors"))
         return train_on_ray(self.ray)
 
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import spelled
 from dpserve.interrupts import begin
 from dpserve.training.errors import WrongOption
 from dpserve.wording import as_flag
@@ -140,9 +140,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
             begin()
             function(**given, **made)
         except WrongOption as wrong:
-            raise typer.BadParameter(
-                wrong.explanation.worded(as_flag), param_hint=as_flag(OptionName(wrong.field))
-            ) from wrong
+            raise typer.BadParameter(spelled(wrong.explanation, as_flag), param_hint=as_flag(wrong.field)) from wrong
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ClientAccount
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.commands.command import option
 from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
 from dpserve.local_services import StartedService, start_service
@@ -48,7 +48,7 @@ def demo(
     and refute the mechanism that Lu et al. 2022 published. It takes about a minute.
     """
     if ledger is not None and (not metered or "://" not in ledger):
-        raise WrongOption("ledger", "is the URL of a store, and goes with " + OptionName("metered"), value=ledger)
+        raise WrongOption("ledger", Message("is the URL of a store, and goes with {metered}"), value=ledger)
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up

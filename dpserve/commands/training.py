@@ -8,6 +8,7 @@ import typer
 from pydantic import create_model
 
 from dpserve.accounting.ledger import LedgerError, UnknownLineage
+from dpserve.accounting.messages import spelled
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import Options
@@ -34,7 +35,7 @@ def train(given: TrainOptions) -> None:
     """
     fitted = run_training(given)
     written = fitted.certificate
-    warning = None if fitted.warning is None else fitted.warning.worded(as_flag)
+    warning = None if fitted.warning is None else spelled(fitted.warning, as_flag)
     per_answer, opening = None, "--epsilon 3 --delta 1e-6"
     if (release := release_certificate(written)) is not None:
         options = given.of_kinds()

@@ -12,7 +12,7 @@ from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from limits.storage import storage_from_string
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.service.errors import CannotServe
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.urls import error_without_secrets, without_secrets
@@ -70,11 +70,13 @@ def rate_limit(text: str, storage: str | None = None) -> RateLimit:
         if storage:
             counted, why = f" counted at {without_secrets(storage)!r}", error_without_secrets(error, storage)
         raise CannotServe(
-            f"the rate limit {text!r}{counted} cannot be used ({why}); say "
-            + OptionName("rate_limit")
-            + " 100/minute, and "
-            + OptionName("rate_limit_store")
-            + " redis://host:6379/1 to count in one place"
+            Message(
+                "the rate limit {!r}{} cannot be used ({}); say {rate_limit:100/minute}, and "
+                "{rate_limit_store:redis://host:6379/1} to count in one place",
+                text,
+                counted,
+                why,
+            )
         ) from error
     if limit.amount < 1 or not isinstance(where, Storage):
         raise CannotServe("a rate limit must let at least one request through")

@@ -19,7 +19,7 @@ import jwt
 
 from dpserve.accounting.ledger import SCOPES, KeyScope
 from dpserve.accounting.ledger.values import checked_client
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.service.errors import CannotServe
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.urls import error_without_secrets, without_secrets
@@ -62,22 +62,17 @@ class TokenSettings:
         """Raise CannotServe for settings that would take anybody's tokens."""
         if not self.issuer or not self.audience or not self.claim:
             raise CannotServe(
-                "tokens need an issuer, an audience and a claim: "
-                + OptionName("jwt_issuer")
-                + ", "
-                + OptionName("jwt_audience")
-                + ", "
-                + OptionName("jwt_claim")
+                Message("tokens need an issuer, an audience and a claim: {jwt_issuer}, {jwt_audience}, {jwt_claim}")
             )
         unknown = sorted(set(self.algorithms) - set(ALGORITHMS))
         if unknown or not self.algorithms:
             raise CannotServe(
-                OptionName("jwt_algorithm") + f" takes {', '.join(ALGORITHMS)}, not {', '.join(unknown) or 'nothing'}"
+                Message("{jwt_algorithm} takes {}, not {}", ", ".join(ALGORITHMS), ", ".join(unknown) or "nothing")
             )
         url = urlsplit(self.keys)
         if url.scheme == "http" and url.hostname not in _LOOPBACK:
             raise CannotServe(
-                OptionName("jwt_keys") + " must be a file or an https:// URL: whoever controls it decides who may ask"
+                Message("{jwt_keys} must be a file or an https:// URL: whoever controls it decides who may ask")
             )
 
 
@@ -108,8 +103,11 @@ class Tokens:
             return cls(settings, await _read_keys(settings.keys))
         except _UNREADABLE as error:
             raise CannotServe(
-                "the keys of " + OptionName("jwt_keys") + f" {without_secrets(settings.keys)} cannot be read: "
-                f"{error_without_secrets(error, settings.keys)}"
+                Message(
+                    "the keys of {jwt_keys} {} cannot be read: {}",
+                    without_secrets(settings.keys),
+                    error_without_secrets(error, settings.keys),
+                )
             ) from error
 
     async def verify(self, token: str) -> Verified:

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import grpc
 import msgspec
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.service.errors import CannotServe, Overloaded
 from dpserve.service.http.authentication import Authentication
 from dpserve.service.http.middleware import failure
@@ -153,7 +153,7 @@ class GrpcPort:
             port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls.for_grpc())
         except RuntimeError as error:
             raise CannotServe(
-                f"cannot listen on {address} for gRPC; choose another with " + OptionName("grpc_port")
+                Message("cannot listen on {} for gRPC; choose another with {grpc_port}", address)
             ) from error
         await server.start()
         stopping: list[asyncio.Task[None]] = []

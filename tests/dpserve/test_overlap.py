@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpserve import PrivateClassifier
-from dpserve.accounting.messages import message_of
+from dpserve.accounting.messages import spelled
 from dpserve.cli import app
 from dpserve.training.errors import TrainingError
 from dpserve.wording import as_flag
@@ -98,12 +98,12 @@ def test_the_advice_for_an_overlap_leads_somewhere_and_never_in_a_circle(owner):
     halves = FRAME[:150], FRAME[150:]
     owner.trained(halves[0], *TRAIN, lineage="first")
     refused = owner(halves[0], *TRAIN, "--lineage", "typo", "--out", owner.folder / "typo")
-    assert "--lineage first" in message_of(refused.exception).worded(as_flag)
+    assert "--lineage first" in spelled(refused.exception, as_flag)
     owner.trained(halves[0], *TRAIN, lineage="first")
     owner.trained(halves[1], *TRAIN, lineage="second")
     for name in ("first", "second", "third"):
         refused = owner(FRAME, *TRAIN, "--lineage", name, "--out", owner.folder / name)
-        said = message_of(refused.exception).worded(as_flag)
+        said = spelled(refused.exception, as_flag)
         assert isinstance(refused.exception, TrainingError)
         assert "--lineage" not in said
         assert accepted in said
@@ -118,6 +118,6 @@ def test_an_evaluation_of_rows_of_two_lineages_names_neither(owner):
     evaluate = ("evaluate", model, "--label", "ok", "--price", "rho:0.1", "--out", owner.folder / "evaluation.json")
     both = owner(NAMELESS[50:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
     assert "'others'" in str(both.exception)
-    assert "--lineage" not in message_of(both.exception).worded(as_flag)
+    assert "--lineage" not in spelled(both.exception, as_flag)
     one = owner(NAMELESS[100:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
-    assert "--lineage others" in message_of(one.exception).worded(as_flag)
+    assert "--lineage others" in spelled(one.exception, as_flag)

@@ -3,6 +3,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from dpserve.accounting.messages import spelled
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.bundle import CertifiedHead
@@ -22,6 +23,13 @@ def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3
     y = generator.integers(classes, size=n)
     source = tuple(row.tobytes() + bytes([label]) for row, label in zip(X, y, strict=True))
     return Records(X, y, declaration, source)
+
+
+def options_in(said: BaseException | str) -> list[tuple[str, str]]:
+    """Return the options that a message names, each with the form of its value."""
+    named: list[tuple[str, str]] = []
+    spelled(said, lambda name, form: named.append((name, form)) or "")
+    return named
 
 
 def identity(records: Records, bias: float = 0.0) -> Identity:

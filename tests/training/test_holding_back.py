@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpserve.accounting.losses import Cost
+from dpserve.accounting.messages import spelled
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.errors import BundleError, TrainingError, WrongOption
 from dpserve.training.feature_choice import FeatureChoice
@@ -99,8 +100,8 @@ def test_where_every_record_is_held_back_the_refusal_says_how_to_train():
     seeds = [seed for seed in range(64) if Seeded(seed).words(1)[0] < np.uint64(2**63)]
     with pytest.raises(TrainingError, match=r"none is left to train on\. Train without") as refused:
         hold_back(records(1), 2, Seeded(seeds[0]))
-    assert refused.value.args[0].worded(as_flag).endswith("by --prediction-sets off")
-    assert refused.value.args[0].worded(as_parameter).endswith("by prediction_sets='off'")
+    assert spelled(refused.value, as_flag).endswith("by --prediction-sets off")
+    assert spelled(refused.value, as_parameter).endswith("by prediction_sets='off'")
 
 
 def test_a_unit_is_held_back_as_a_whole_and_counts_once():

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.accounting.whole_files import write_new_folder
 from dpserve.mechanisms.randomness import NoiseKey
 from dpserve.training.errors import BundleError
@@ -108,9 +108,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises BundleError if it exists already.
     """
     if folder.exists():
-        raise BundleError(
-            f"{folder} exists already, and is never overwritten: name a new one with " + OptionName("out")
-        )
+        raise BundleError(Message("{} exists already, and is never overwritten: name a new one with {out}", folder))
     try:
         write_new_folder(folder, files)
     except OSError as error:

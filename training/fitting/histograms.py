@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats, Integers, Mask
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
@@ -32,7 +32,7 @@ def cut_at_quantiles(
     try:
         vector = vector_for(mu, len(feature_map.counted))
     except ValueError as error:
-        raise TrainingError(OptionName("quantile_share") + f": {error}") from error
+        raise TrainingError(Message("{quantile_share}: {}", error)) from error
     counts = levels_of(counts_of(records.sums, feature_map))
     noisy = vector.release(counts, randomness).reshape(-1, COUNTS)
     released = QuantileRelease(mu=mu, cuts=cuts_of(noisy, mu_for(model)))

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import NotConverged
 from dpserve.training.fitting.sensitivity import projected
 
@@ -73,11 +73,14 @@ def minimise(
         progress(bound)
     if not bound <= tolerance:
         raise NotConverged(
-            f"the gradient norm could only be shown to be below {bound:.3g}, and the tolerance is {tolerance:.3g}. "
-            "Start again with a "
-            + OptionName("tolerance")
-            + " for the largest number of records there might have been, about 1e-9 for "
-            "each (it adds 2 tolerance / Lambda to the sensitivity): fitting it to these records would tell about them"
+            Message(
+                "the gradient norm could only be shown to be below {:.3g}, and the tolerance is {:.3g}. "
+                "Start again with a {tolerance} for the largest number of records there might have been, "
+                "about 1e-9 for each (it adds 2 tolerance / Lambda to the sensitivity): fitting it to these "
+                "records would tell about them",
+                bound,
+                tolerance,
+            )
         )
     return projected(best)
 

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpserve.accounting.ledger.receipts import paying
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.lineage import KnownRecords, Shared
 from dpserve.training.inputs.records import Digests, Records
@@ -170,9 +170,14 @@ def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_other
         )
     if shared.records and not equal_rows_are_others:
         raise TrainingError(
-            f"{shared.records:,} records of {_called(block)} have rows that are in {_called(other)}, too: a record is "
-            "in one block, whose budget bounds what is learnt of it. Leave them out of one; or, if they are other "
-            "people's, say so with " + OptionName("equal_rows_in_blocks_are_others", "yes")
+            Message(
+                "{:,} records of {} have rows that are in {}, too: a record is in one block, whose budget "
+                "bounds what is learnt of it. Leave them out of one; or, if they are other people's, say so "
+                "with {equal_rows_in_blocks_are_others:yes}",
+                shared.records,
+                _called(block),
+                _called(other),
+            )
         )
 
 

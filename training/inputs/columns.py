@@ -51,7 +51,7 @@ from pydantic import (
 )
 
 from dpserve.accounting.arrays import Floats, Mask
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
 from dpserve.training.fields import Several
 from dpserve.training.inputs import text_encoder
@@ -737,9 +737,7 @@ def with_missing(columns: "Columns", given: Sequence[str] | Missing) -> "Columns
     declared = given if isinstance(given, Mapping) else _read_missing(given, names)
     unknown = [name for name in declared if name is not None and name not in names]
     if unknown:
-        raise DataError(
-            OptionName("missing") + f": there is no column {unknown[0]!r}; the columns are {_some_of(names)}"
-        )
+        raise DataError(Message("{missing}: there is no column {!r}; the columns are {}", unknown[0], _some_of(names)))
     made: list[AnyColumn] = []
     for column in columns:
         value = declared.get(column.name, declared.get(None))
@@ -753,7 +751,7 @@ def with_missing(columns: "Columns", given: Sequence[str] | Missing) -> "Columns
             made.append(type(column).model_validate(described))
         except ValidationError as error:
             detail = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
-            raise DataError(OptionName("missing", {column.name: str(value)}) + f": {detail}") from None
+            raise DataError(Message("{missing:{}={}}: {}", column.name, value, detail)) from None
     return tuple(made)
 
 
@@ -762,14 +760,10 @@ def _read_missing(texts: Sequence[str], names: Sequence[str]) -> Missing:
     for text in texts:
         owners = [name for name in names if text.startswith(f"{name}=")]
         if not owners and "=" in text:
-            raise DataError(
-                OptionName("missing") + f" {text}: there is no such column; the columns are {_some_of(names)}"
-            )
+            raise DataError(Message("{missing} {}: there is no such column; the columns are {}", text, _some_of(names)))
         name = max(owners, key=len, default=None)
         if name in declared:
-            raise DataError(
-                OptionName("missing") + f" is given twice for {name or 'every column'}: leave one of them out"
-            )
+            raise DataError(Message("{missing} is given twice for {}: leave one of them out", name or "every column"))
         declared[name] = text if name is None else text.removeprefix(f"{name}=")
     return declared
 

@@ -6,7 +6,7 @@ one.
 
 from collections.abc import Mapping, Sequence
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
 
 
@@ -59,12 +59,12 @@ def parse_bounds(
     missing = [name for name in feature_names if name not in bounds] if everywhere is None else []
     if missing or not bounds:
         raise DataError(
-            f"declare public bounds for {_some(missing or feature_names)}: "
-            + OptionName("bounds", ("LOW", "HIGH"))
-            + " for every feature, "
-            + OptionName("bounds", {"NAME": ("LOW", "HIGH")})
-            + " for one. They must not be read off the private records. Columns that are no numbers are declared in a "
-            "schema: see 'dpserve schema draft'"
+            Message(
+                "declare public bounds for {}: {bounds:LOW:HIGH} for every feature, {bounds:NAME=LOW:HIGH} "
+                "for one. They must not be read off the private records. Columns that are no numbers are "
+                "declared in a schema: see 'dpserve schema draft'",
+                _some(missing or feature_names),
+            )
         )
     pairs = [bounds[name if name in bounds else None] for name in feature_names]
     return tuple(low for low, _ in pairs), tuple(high for _, high in pairs)

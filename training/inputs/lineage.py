@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpserve.accounting.messages import Message, OptionName, message
+from dpserve.accounting.messages import Message
 from dpserve.accounting.whole_files import write_whole
 from dpserve.training.errors import TrainingError
 from dpserve.training.fields import NAME
@@ -330,7 +330,7 @@ def _keyed(key: bytes, purpose: bytes, blocks: NDArray[np.uint8]) -> Digests:
     return keyed
 
 
-def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> Message:
+def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> str:
     """Say how many of a lineage's records, and units, are in which others."""
 
     def counted(*counts: int) -> str:
@@ -346,7 +346,7 @@ def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> Me
         "Rows that are equal in every column are the same people's, or, where no column tells people apart, other "
         "people's with the same values. "
     )
-    return message(
+    return (
         f"Of the {counted(len(digests.records), len(digests.units))} of the lineage {lineage!r}, {', '.join(faults)}. "
         + by_row * any(each.records for each in elsewhere.values())
         + "Each lineage has a budget "
@@ -362,18 +362,19 @@ def advice(lineage: str, elsewhere: Iterable[str], *, here: bool) -> Message:
     """
     others = list(elsewhere)
     if len(others) == 1 and not here:
-        keep = " To keep one budget, train with " + OptionName("lineage", others[0])
+        keep = Message(" To keep one budget, train with {lineage:{}}", others[0])
     else:
         # Each of them would refuse for the others.
         lie_in = [*([lineage] if here else []), *others]
-        keep = (
-            f" They lie in {', '.join(map(repr, lie_in))}, so that no name keeps one budget: leave records out that "
-            f"are in other lineages than {lineage!r}, or begin a new lineage and declare in it what these spent, with "
-            + OptionName("declare_lost")
-            + " of 'dpserve ledger reconcile'"
+        keep = Message(
+            " They lie in {}, so that no name keeps one budget: leave records out that are in other "
+            "lineages than {!r}, or begin a new lineage and declare in it what these spent, with "
+            "{declare_lost} of 'dpserve ledger reconcile'",
+            ", ".join(map(repr, lie_in)),
+            lineage,
         )
     undone = f". A lineage that was a mistake and charged nothing can be undone: 'dpserve lineage forget {others[0]}'"
-    return keep + undone + ". To open another one all the same, add " + OptionName("overlapping_lineage_is_accepted")
+    return Message("{}{}. To open another one all the same, add {overlapping_lineage_is_accepted}", keep, undone)
 
 
 def check_lineage_name(name: str) -> str:

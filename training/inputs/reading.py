@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.blocks import BlockDeclaration
 from dpserve.training.inputs.columns import Columns, Missing, encodings_among
@@ -134,7 +134,7 @@ class RowsForm:
         if self.encoding is not None and not is_encoding(self.encoding):
             raise WrongOption("encoding", f"{self.encoding!r} is not known: take windows-1252 or latin-1, for example")
         if schema is not None and self.decimal is not None:
-            raise WrongOption("decimal", "goes without " + OptionName("schema") + ", which says it as a decimalChar")
+            raise WrongOption("decimal", Message("goes without {schema}, which says it as a decimalChar"))
 
 
 def _in_blocks(records: Records, blocks: BlockDeclaration | None) -> Records:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats, Mask
-from dpserve.accounting.messages import OptionName, Wording, message
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
 from dpserve.training.inputs.columns import BOOLEANS, Columns
 from dpserve.training.inputs.sums import Sums, of_rows
@@ -210,14 +210,14 @@ def check_records(
         X = np.where(np.isfinite(X), np.clip(X, lower, upper), X)
     bad = _outside(X, lower, upper, declaration.feature_names, row_name)
     if bad:
-        raise DataError(where + message(bad))
+        raise DataError(Message("{}{}", where, bad))
     indices = _class_indices(labels, tuple(values), lambda index: where + row_name(index))
     return Records(X, indices, declaration, tuple(source))
 
 
 def _outside(
     X: Floats, lower: Floats, upper: Floats, names: Sequence[str], row_name: Callable[[int], str]
-) -> Wording | None:
+) -> str | None:
     """Say of every column with a value that is not finite or beyond its bounds where the first one is; None of none."""
     broken = ~((lower <= X) & (upper >= X))
     faults, finite = [], True
@@ -230,13 +230,13 @@ def _outside(
         faults.append(f"{row_name(row)}, column {names[column]!r}: {value:g} {fault}")
     if not faults:
         return None
-    advice = (
-        ". Bounds are public: do not widen them to fit the records; "
-        + OptionName("clip")
-        + " clips the records to them"
-    )
     more = f"; and {len(faults) - _MOST_SHOWN} more columns" if len(faults) > _MOST_SHOWN else ""
-    return "; ".join(faults[:_MOST_SHOWN]) + more + (message(advice) if finite else "")
+    shown = "; ".join(faults[:_MOST_SHOWN]) + more
+    if not finite:
+        return shown
+    return Message(
+        "{}. Bounds are public: do not widen them to fit the records; {clip} clips the records to them", shown
+    )
 
 
 def _class_indices(
@@ -256,12 +256,12 @@ def _class_indices(
         if place is None:
             shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
             advice = (
-                "; " + OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
+                Message("; {classes:VALUE=NAME} gives names to numbers")
                 if _as_number(text) is not None and not any(isinstance(class_name, float) for class_name in index_of)
                 else ""
             )
             raise DataError(
-                f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}" + message(advice)
+                Message("{}: label {!r} is not one of the declared classes {}{}", row_name(row), text, shown, advice)
             )
         indices[row] = place
     return indices

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from dpserve.accounting.messages import OptionName, Wording, joined, message
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError, TrainingError
 from dpserve.training.inputs.columns import (
     BooleanColumn,
@@ -149,7 +149,7 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
         raise DataError(f"{file_name} needs a list of fields, as a Table Schema has it")
     match = content.get("fieldsMatch", "equal")
     match = match[0] if isinstance(match, list) and len(match) == 1 else match
-    problems: list[Wording] = list(_problems_of_table(content, match))
+    problems: list[str] = list(_problems_of_table(content, match))
     columns: list[Any] = []
     earlier: set[str] = set()
     class_names: dict[str, tuple[str, ...]] = {}
@@ -171,7 +171,7 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
             twice = next(name for name, count in Counter(names).items() if count > 1)
             problems.append(f"two columns have a coordinate {twice!r}: rename one of them")
     if problems:
-        raise DataError(joined([f"{file_name} cannot be used:", *problems], "\n - "))
+        raise DataError(Message("\n - ").join([f"{file_name} cannot be used:", *problems]))
     missing = _as_texts(content.get("missingValues", [""])) or ()
     return Schema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"))
 
@@ -197,7 +197,7 @@ class _Field:
         self._name = self._field.get("name")
         self._where = f"field {self._name!r}" if isinstance(self._name, str) else f"field number {index + 1}"
         self._missing = missing
-        self.problems: list[Wording] = []
+        self.problems: list[str] = []
         self.class_names: tuple[str, ...] = ()
 
     def column(self) -> Column | None:
@@ -246,13 +246,11 @@ class _Field:
         if type_ == "string":
             if "text" not in field:
                 self._wrong(
-                    'needs constraints.enum with its levels, or "text": {} where it is free text. A name or key of '
-                    "each record or person is no feature: take its field out, and name the column with "
-                    + OptionName("unit")
-                    + ", "
-                    + OptionName("id")
-                    + " or "
-                    + OptionName("ignore")
+                    Message(
+                        'needs constraints.enum with its levels, or "text": {{}} where it is free text. A '
+                        "name or key of each record or person is no feature: take its field out, and name "
+                        "the column with {unit}, {id} or {ignore}"
+                    )
                 )
                 return None
             return self._text(constraints, common)
@@ -362,8 +360,8 @@ class _Field:
                 self._wrong(f"{where}: {detail[:1].lower()}{detail[1:]}" if where else detail)
             return None
 
-    def _wrong(self, what: Wording) -> None:
-        self.problems.append(message(f"{self._where}: ") + what)
+    def _wrong(self, what: str) -> None:
+        self.problems.append(Message("{}: {}", self._where, what))
 
 
 def draft(

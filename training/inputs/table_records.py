@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpserve.accounting.messages import Message, OptionName, Wording, joined, message
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
 from dpserve.training.inputs.blocks import NOT_DECLARED, BlockDeclaration
 from dpserve.training.inputs.columns import (
@@ -35,42 +35,28 @@ _MOST_SHOWN = 8
 _FEWEST_KEPT = 2**12
 _MOST_IN_MEMORY = 2**29
 
-CLIP_ADVICE = (
-    "Bounds are public: do not widen them to fit the records; " + OptionName("clip") + " clips the records to them"
-)
+CLIP_ADVICE = Message("Bounds are public: do not widen them to fit the records; {clip} clips the records to them")
 LEVEL_ADVICE = 'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other'
-MISSING_ADVICE = (
-    OptionName("missing", {"COLUMN": "VALUE"})
-    + " says what a missing value counts as, "
-    + OptionName("missing", {"COLUMN": "level"})
-    + " that it is its own"
+MISSING_ADVICE = Message(
+    "{missing:COLUMN=VALUE} says what a missing value counts as, {missing:COLUMN=level} that it is its own"
 )
-REQUIRED_ADVICE = message('without "required" in its field a missing value is a level of its own; ')
-NUMBER_ADVICE = (
-    "encode it as a number, or leave the column out with "
-    + OptionName("ignore")
-    + "; or describe the columns with "
-    + OptionName("schema")
+REQUIRED_ADVICE = Message('without "required" in its field a missing value is a level of its own; {}', MISSING_ADVICE)
+NUMBER_ADVICE = Message(
+    "encode it as a number, or leave the column out with {ignore}; or describe the columns with {schema}"
 )
-UNLABELLED_ADVICE = OptionName("unlabelled", "leave-out") + " leaves out the records without a label"
+UNLABELLED_ADVICE = Message("{unlabelled:leave-out} leaves out the records without a label")
 SIGNS_ADVICE = '"decimalChar": "," in its field reads decimal commas, and "groupChar": "." points between thousands'
-DECIMAL_ADVICE = (
-    OptionName("decimal", ",")
-    + " reads decimal commas; with points between thousands, too, describe the columns with "
-    + OptionName("schema")
+DECIMAL_ADVICE = Message(
+    "{decimal:,} reads decimal commas; with points between thousands, too, describe the columns with {schema}"
 )
 PATTERN_ADVICE = '"format": "%d.%m.%Y" in its field is the pattern of dates such as 31.01.2026'
 _WITH_COMMA = re.compile(r"'[-+]?[0-9.]++,[0-9]++' is not a number")
 """The refusal of a number as much of Europe writes it."""
 _LIKE_A_DATE = re.compile(r"'[0-9]++[./ -][0-9]++[./ -][0-9]++[^']*+' is no ")
-BLOCK_ADVICE = (
-    "Declare its block, too, with "
-    + OptionName("blocks")
-    + "; "
-    + OptionName("leave_out_other_blocks", "yes")
-    + " leaves out records of others"
+BLOCK_ADVICE = Message(
+    "Declare its block, too, with {blocks}; {leave_out_other_blocks:yes} leaves out records of others"
 )
-LABEL_ADVICE = OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
+LABEL_ADVICE = Message("{classes:VALUE=NAME} gives names to numbers")
 
 
 def read_with_schema(
@@ -193,11 +179,13 @@ def _check_names(table: Table, columns: Sequence[str], label: str, ignore: Seque
     extra = [repr(name) for name in table.names if name not in (*columns, label, *ignore)]
     if extra and not subset:
         raise DataError(
-            f"{table.name} has columns that the schema does not describe: {', '.join(_some(extra))}. Describe them, "
-            "leave them out with "
-            + OptionName("ignore")
-            + ', or set "fieldsMatch": "subset" to leave out all others. One that names the person behind each '
-            "record is " + OptionName("unit") + ", or " + OptionName("id")
+            Message(
+                "{} has columns that the schema does not describe: {}. Describe them, leave them out with "
+                '{ignore}, or set "fieldsMatch": "subset" to leave out all others. One that names the person '
+                "behind each record is {unit}, or {id}",
+                table.name,
+                ", ".join(_some(extra)),
+            )
         )
 
 
@@ -228,7 +216,7 @@ class _Reading:
         """Whether a column names each record's block."""
         return self.blocks is not None and self.blocks.column is not None
 
-    def advice(self, column: Column | None, detail: str) -> Wording:
+    def advice(self, column: Column | None, detail: str) -> str:
         """Return what the owner can do about a value that was refused. column: None for one that is no feature's."""
         if column is None:
             return BLOCK_ADVICE if detail.endswith(NOT_DECLARED) else ""
@@ -237,16 +225,16 @@ class _Reading:
         if column is self.label.column and ("is missing" in detail or "is required" in detail):
             return UNLABELLED_ADVICE
         if column is self.label.column:
-            return "" if self.encoded or "not one of" not in detail else message(LABEL_ADVICE)
+            return "" if self.encoded or "not one of" not in detail else LABEL_ADVICE
         if "value is required" in detail:
-            return REQUIRED_ADVICE + MISSING_ADVICE if self.encoded else MISSING_ADVICE
+            return REQUIRED_ADVICE if self.encoded else MISSING_ADVICE
         if isinstance(column, NumberColumn) and not column.has_own_signs and _WITH_COMMA.match(detail):
             return SIGNS_ADVICE if self.encoded else DECIMAL_ADVICE
         if isinstance(column, TimeColumn) and column.pattern is None and _LIKE_A_DATE.match(detail):
             return PATTERN_ADVICE
         if isinstance(column, LevelsColumn):
             return LEVEL_ADVICE
-        return message(NUMBER_ADVICE) if not self.encoded and "finite" not in detail else ""
+        return NUMBER_ADVICE if not self.encoded and "finite" not in detail else ""
 
 
 def _read(table: Table, reading: _Reading, declaration: Declaration, progress: OnRows) -> Records:
@@ -359,8 +347,8 @@ def _refusal_of(problems: dict[str, tuple[Column | None, str, str]], reading: _R
     faults = [f"{where}: {detail}" for _, where, detail in problems.values()]
     advice = dict.fromkeys(reading.advice(column, detail) for column, _, detail in problems.values())
     more = [f"and {len(faults) - _MOST_SHOWN} more columns"] if len(faults) > _MOST_SHOWN else []
-    lines: list[Wording] = [*faults[:_MOST_SHOWN], *more, *(each for each in advice if each)]
-    return joined(lines, "\n" if len(faults) > 1 else ". ")
+    lines: list[str] = [*faults[:_MOST_SHOWN], *more, *(each for each in advice if each)]
+    return (Message("\n") if len(faults) > 1 else Message(". ")).join(lines)
 
 
 class _Growing:

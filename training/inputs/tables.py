@@ -24,7 +24,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError, extra
 from dpserve.training.inputs.columns import DELIMITERS, NUMBER
 
@@ -43,10 +43,8 @@ _TEXT_FILES = {".csv", ".tsv"}
 _SPREADSHEETS = {".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
 csv.field_size_limit(2 * LONGEST_LINE)  # Python's csv only counts lines here, for messages, of what Arrow has read
-ENCODING_ADVICE = (
-    ": declare its encoding, as "
-    + OptionName("encoding", "windows-1252")
-    + ' or latin-1, or in its schema, as "encoding": "windows-1252"'
+ENCODING_ADVICE = Message(
+    ': declare its encoding, as {encoding:windows-1252} or latin-1, or in its schema, as "encoding": "windows-1252"'
 )
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4", ".br"}
 
@@ -351,7 +349,9 @@ class _CsvFile(_Part):
                 "opened and not closed"
             ) from None
         if "UTF8" in text:
-            raise DataError(f"{self.name}, {self._after(done)}: is not UTF-8 text" + ENCODING_ADVICE) from None
+            raise DataError(
+                Message("{}, {}: is not UTF-8 text{}", self.name, self._after(done), ENCODING_ADVICE)
+            ) from None
         with _errors(self.name):
             raise error
 
@@ -365,7 +365,9 @@ class _CsvFile(_Part):
             text = start.decode("utf-8-sig", errors="strict" if len(start) < _LONGEST_HEADER else "ignore")
         except UnicodeDecodeError as error:
             if error.start < max(start.find(b"\n"), 1):
-                raise DataError(f"{self.name} is not UTF-8 text (byte {error.start})" + ENCODING_ADVICE) from error
+                raise DataError(
+                    Message("{} is not UTF-8 text (byte {}){}", self.name, error.start, ENCODING_ADVICE)
+                ) from error
             text = start.decode("utf-8-sig", errors="replace")
         line = text.lstrip("\r\n").partition("\n")[0]
         if len(line) >= _LONGEST_HEADER - 8:
@@ -483,8 +485,9 @@ class _Sheet(_Part):
             names = book.sheet_names
             if (sheet is None and len(names) != 1) or sheet not in (None, *names):
                 raise DataError(
-                    f"{name} has the sheets {', '.join(map(repr, names))}: name the one to read, with "
-                    + OptionName("sheet")
+                    Message(
+                        "{} has the sheets {}: name the one to read, with {sheet}", name, ", ".join(map(repr, names))
+                    )
                 )
             rows = book.get_sheet_by_name(names[0] if sheet is None else sheet).to_python(skip_empty_area=False)
         except CalamineError as error:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.training.bundles.sealing import kind_of
 from dpserve.training.devices import NUMPY, ROWS_TRIED, Arithmetic, arithmetic_on
 from dpserve.training.errors import BundleError, TrainingError
@@ -46,9 +46,7 @@ def computed_by(model: Any, arithmetic: Arithmetic) -> Any:
     TrainingError where a bit differs, which `dpserve.training.devices` proves that none does.
     """
     if not hasattr(model, "arithmetic"):
-        raise TrainingError(
-            "models of this kind compute on the processor alone: leave " + OptionName("device") + " out"
-        )
+        raise TrainingError(Message("models of this kind compute on the processor alone: leave {device} out"))
     moved = replace(model, arithmetic=arithmetic)
     feature_map = model.certificate.feature_map
     lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
@@ -57,8 +55,10 @@ def computed_by(model: Any, arithmetic: Arithmetic) -> Any:
         X = generator.uniform(lower, upper, (count, len(lower)))
         if _computed(model, X) != _computed(moved, X):
             raise TrainingError(
-                "the device gives other bits than the processor for the same rows, so that one question would have "
-                "several answers: leave " + OptionName("device") + " out"
+                Message(
+                    "the device gives other bits than the processor for the same rows, so that one question "
+                    "would have several answers: leave {device} out"
+                )
             )
     return moved
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
-from dpserve.accounting.messages import Wording
+from dpserve.accounting.messages import message_of
 from dpserve.training.errors import TrainingError, WrongOption, WrongValue
 
 NEEDED = dataclasses.MISSING
@@ -46,7 +46,7 @@ class Declared:
     most: float | None = None
     lengths: tuple[int, ...] | None = None
     default_text: str | None = None
-    needed_text: Wording | None = None
+    needed_text: str | None = None
     form: str | None = None
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
@@ -103,7 +103,7 @@ class OptionField:
             except WrongOption:
                 raise
             except (TrainingError, ValueError, ArithmeticError) as error:
-                raise WrongOption(self.name, str(error), value=given) from error
+                raise WrongOption(self.name, message_of(error), value=given) from error
         return self._checked(given)
 
     def _checked(self, given: Any) -> Any:

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, cast
 
-from dpserve.accounting.messages import Message, OptionName, Wording, joined
+from dpserve.accounting.messages import Message
 from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
 from dpserve.training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
 from dpserve.training.errors import TrainingError, WrongOption
@@ -130,16 +130,16 @@ def check_taken(kind: Kind, given: Mapping[str, Any]) -> None:
     """Raise WrongOption for an option that a kind does not take, naming those that do."""
     for name, value in given.items():
         if name not in kind.fields:
-            raise WrongOption(name, "goes with " + named(takers(name)), value=value)
+            raise WrongOption(name, Message("goes with {}", asked_for(takers(name))), value=value)
 
 
-def named(kinds: Sequence[Kind]) -> Message:
+def asked_for(kinds: Sequence[Kind]) -> Message:
     """Return how kinds are asked for."""
     releases = [kind.name for kind in kinds if kind.asked_by == "release"]
-    parts: list[Wording] = ["a head"] * any(kind.asked_by is None for kind in kinds)
+    parts: list[str] = ["a head"] * any(kind.asked_by is None for kind in kinds)
     listed = " or ".join(filter(None, (", ".join(releases[:-1]), *releases[-1:])))
-    parts += [OptionName("release", listed)] * bool(releases)
-    return joined(parts, " or ")
+    parts += [Message("{release:{}}", listed)] * bool(releases)
+    return Message(" or ").join(parts)
 
 
 def train_and_save(kind: str | None, job: Job) -> ProvenCertificate:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
@@ -19,14 +19,14 @@ def price_words(whole: int) -> str:
     return f"rho:{to_rho(whole)!r}"
 
 
-PLANNED = "; " + OptionName("budget") + " in its place leaves it to the planner"
+PLANNED = Message("; {budget} in its place leaves it to the planner")
 """Ending of messages about options that the planner sets by a price for all answers."""
 
 PRICE = Declared(
     "What all answers together cost.",
     unit="picorho",
     least=1,
-    needed_text=f"what all answers together cost: {PRICE_FORM}" + PLANNED,
+    needed_text=Message("what all answers together cost: {}{}", PRICE_FORM, PLANNED),
     form=PRICE_FORM,
     read=whole_picorho,
     write=price_words,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpserve.accounting import picorho, sampling_error
-from dpserve.accounting.messages import Message, OptionName
+from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import PICORHO_PER_RHO, to_rho
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
 from dpserve.mechanisms.seeded import derived_seed
@@ -362,9 +362,10 @@ def _explained(option: str, n: int, classes: int, whole: int, preferred: str, re
 
 def _nothing_left(refused: Sequence[str]) -> Message:
     """Say that no pay-once model can be had, why, and what is left. refused: why each cannot."""
-    return (
-        f"no pay-once model can be trained: {'; '.join(dict.fromkeys(refused))}. What is left is noise on each answer "
-        "of a head: train one without " + OptionName("release")
+    return Message(
+        "no pay-once model can be trained: {}. What is left is noise on each answer of a head: train one "
+        "without {release}",
+        "; ".join(dict.fromkeys(refused)),
     )
 
 

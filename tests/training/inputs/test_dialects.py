@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpserve.accounting.messages import OptionName, message_of
 from dpserve.training.errors import DataError
 from dpserve.training.inputs.columns import NumberColumn, TimeColumn, ValueRefused
 from dpserve.training.inputs.schema import parse_schema
 from dpserve.training.inputs.table_records import read_numbers, read_with_schema
 from dpserve.training.inputs.tables import encoding_of, open_table
+from tests.training.conftest import options_in
 
 CITIES = ("Köln", "Zürich", "Ålesund")
 ROWS = [
@@ -103,12 +103,11 @@ def test_what_an_office_writes_otherwise_is_refused_with_what_reads_it(tmp_path)
         assert remedy in str(refused.value)
     with pytest.raises(DataError) as refused:
         read_with_schema(path, schema(**OFFICE), "label")
-    assert [part.name for part in message_of(refused.value).parts if isinstance(part, OptionName)] == ["unlabelled"]
+    assert {name for name, _ in options_in(refused.value)} == {"unlabelled"}
     declared = {"label": "label", "classes": ["y", "n"], "bounds": ["0:1e9"], "ignore": ["day", "city", "age"]}
     with pytest.raises(DataError) as refused:
         read_numbers(path, **declared)
-    options = {part.name for part in message_of(refused.value).parts if isinstance(part, OptionName)}
-    assert options == {"decimal", "schema", "unlabelled"}
+    assert {name for name, _ in options_in(refused.value)} == {"decimal", "schema", "unlabelled"}
 
 
 def test_the_first_bytes_tell_an_encoding_that_fits(tmp_path):

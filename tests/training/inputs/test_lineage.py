@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpserve.accounting.messages import OptionName, message
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.digest_files import in_others, sorted_once
 from dpserve.training.inputs.lineage import (
@@ -24,7 +23,7 @@ from dpserve.training.inputs.lineage import (
 )
 from dpserve.training.inputs.parsing import name_digests
 from dpserve.training.inputs.records import Declaration, Records, Units
-from tests.training.conftest import make_records
+from tests.training.conftest import make_records, options_in
 
 
 @pytest.fixture
@@ -296,14 +295,14 @@ def test_a_name_that_is_advised_is_not_refused_in_its_turn(trainings, rows, aske
         for lineage, others in trainings:
             noted_as(known, lineage, small_table(sorted(others), []))
         digests = known.digests(small_table(sorted(rows), []))
-        advised = message("")
+        advised = ""
         with suppress(TrainingError), known.noted(asked, digests) as elsewhere:
             if elsewhere:
                 advised = advice(asked, elsewhere, here=known.has_any(digests, asked))
             raise TrainingError("refused, which takes the note back")
-        for part in advised.parts:
-            if isinstance(part, OptionName) and part.name == "lineage":
-                assert known.among(digests, part.form) == {}
+        for option, form in options_in(advised):
+            if option == "lineage":
+                assert known.among(digests, form) == {}
 
 
 def test_a_lineage_that_is_forgotten_keeps_no_record_from_others(known, records):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from dpserve.accounting import gaussian_envelope, picorho, sampling_error
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.certificate import Declared
@@ -187,7 +187,7 @@ def train_dpsgd(
     run = None if coins is None else CanaryRun(coins, {"steps": seen.reshape(len(coins.included), -1)})
     certificate = certificate.with_canaries(run)
     if not np.isfinite(parameters).all():
-        raise TrainingError("the weights grew without bound: take a smaller " + OptionName("learning_rate"))
+        raise TrainingError(Message("the weights grew without bound: take a smaller {learning_rate}"))
     last_weights, last_biases = network.layers(parameters)[-1]
     last_weights /= temperature(certificate)
     last_biases /= temperature(certificate)

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.messages import OptionName
+from dpserve.accounting.messages import Message
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import NoiseKey
 from dpserve.training.bundles.certificate import ModelCertificate
@@ -121,15 +121,21 @@ class UnprovenCertificate(ModelCertificate):
         """
         if mechanism.status == "proven":
             raise NoCertificate(
-                f"the mechanism {mechanism.name!r} needs a certificate: a proven bound on how far one record can move "
-                "the logits. There is none for this network: it is no minimiser of a strongly convex objective. "
-                "Train a certified head on the same records with 'dpserve train', or serve this network as the paper "
-                "does with " + OptionName("mechanism") + " published " + OptionName("accept_unproven")
+                Message(
+                    "the mechanism {!r} needs a certificate: a proven bound on how far one record can move "
+                    "the logits. There is none for this network: it is no minimiser of a strongly convex "
+                    "objective. Train a certified head on the same records with 'dpserve train', or serve "
+                    "this network as the paper does with {mechanism:published} {accept_unproven}",
+                    mechanism.name,
+                )
             )
         if not accept_unproven:
             raise NoCertificate(
-                f"the mechanism {mechanism.name!r} is unproven: {OBJECTIONS[0]} "
-                "Say " + OptionName("accept_unproven") + " to serve it all the same"
+                Message(
+                    "the mechanism {!r} is unproven: {} Say {accept_unproven} to serve it all the same",
+                    mechanism.name,
+                    OBJECTIONS[0],
+                )
             )
 
 
