@@ -6,19 +6,15 @@ attacked in this process (`dpserve.audit.in_process`). Both charge, replay and r
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.budgets import Scope
-from dpserve.accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss, PureLoss
-from dpserve.mechanisms.gaussian import Gaussian
-from dpserve.mechanisms.label import Label
-from dpserve.mechanisms.laplace import Laplace
+from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.mechanism import Mechanism
-from dpserve.mechanisms.published import Published
-from dpserve.mechanisms.selected_neuron import SelectedNeuron
+from dpserve.mechanisms.registry import mechanism_with
 
 
 def row_name(row: Floats) -> str:
@@ -37,27 +33,10 @@ def digest_of(*parts: bytes) -> str:
 def served_mechanism(model: Mapping[str, Any]) -> Mechanism:
     """Return the mechanism that a service says it answers with, from its name and its losses.
 
-    model: as `GET /models/NAME`. A Gaussian's noise multiplier is taken back from mu and may differ in the last digit.
-    Raises ValueError for a mechanism that is not known here.
+    model: as `GET /models/NAME`. Raises ValueError for a mechanism that is not known here.
     """
-    name, cost = str(model["mechanism"]), Cost.parse(str(model["price_per_row"]["losses"]))
-    match name, cost.losses:
-        case Gaussian.name, (GaussianLoss(mu),):
-            return Gaussian(1 / mu)
-        case Laplace.name, (LaplaceLoss(epsilon),):
-            return Laplace(epsilon)
-        case Label.name, (BoundedRangeLoss(epsilon),):
-            return Label(epsilon)
-        case Label.name, (PureLoss(epsilon),):
-            return Label(epsilon, "permute-and-flip")
-        case SelectedNeuron.name, (BoundedRangeLoss(epsilon), GaussianLoss() | LaplaceLoss() as noise):
-            return SelectedNeuron(epsilon, noise)
-        case SelectedNeuron.name, (PureLoss(epsilon), GaussianLoss() | LaplaceLoss() as noise):
-            return SelectedNeuron(epsilon, noise, "permute-and-flip")
-        case Published.name, (ClaimedLoss() as loss,):
-            noise_law: Literal["gaussian", "laplace"] = "gaussian" if "gaussian" in loss.kind else "laplace"
-            return Published(len(model["classes"]), loss.parameters[0], noise_law)
-    raise ValueError(f"the audit does not know the mechanism {name!r} with the losses {cost}")
+    cost = Cost.parse(str(model["price_per_row"]["losses"]))
+    return mechanism_with(str(model["mechanism"]), cost, len(model["classes"]))
 
 
 class EndpointError(ValueError):

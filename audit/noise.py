@@ -7,11 +7,10 @@ The law. Row i's answer shows y_i = z(x_i) + s_i e_i up to a constant that all C
 the public scale of the row's noise, e_i its standard noise, independent for distinct questions. Let P = I - 11'/C take
 off what all classes share. Then, for rows next to each other:
 
-- `gaussian`: the difference of two rows' P y has the covariance 2 s^2 (I - 11'/C), whatever the model, if their exact
-  logits are equal; `laplace`: 4 s^2 (I - 11'/C), s being Laplace's scale.
-- `selected-neuron` shows one number, the log-odds of the class v that it selected: given v, the difference of two rows'
-  is that of two draws of its noise, of either law.
-- `label` shows no noise but v (see below).
+- of noise on each logit the difference of two rows' P y has the covariance 2 v s^2 (I - 11'/C), v being the law's
+  variance, whatever the model, if their exact logits are equal;
+- of noise on the log-odds of one class, v: given v, the difference of two rows' log-odds is that of two draws;
+- a class that is shown alone shows no noise but itself (see below).
 
 Exact logits that differ. Every test of too little noise convicts where a sum of squares Q = ||M y||^2 is *small*, M
 being an orthogonal projection that was fixed before any answer was seen. Then M y = M (z + s e), and
@@ -32,14 +31,7 @@ is judged. The tables' distance from the law, 2^-106 a draw, is added to every p
 that a softmax returns is no logarithm of a noisy logit: with such an answer the tests that read it find nothing. They
 convict no more often by that.
 
-How small is too small. For Gaussian noise ||M e||^2 is chi-square with rank(M) degrees of freedom. For other laws with
-the characteristic function f >= 0, E exp(-h ||M e||^2) is the mean over g from N(0, M) of the product of f(sqrt(2h)
-g_j), and M is a sum of multiples theta_j = M_jj of projections on unit vectors. The geometric Brascamp-Lieb inequality
-(Ball 1989; Barthe 1998, Theorem 1) then bounds it by
-
-    prod_j ( E_t f(sqrt(2 h theta_j) t)^(1/theta_j) )^theta_j,   t from N(0, 1),
-
-with equality for Gaussian noise, and P(||M e||^2 <= q) <= e^(h q) times that for every h > 0 (Chernoff).
+How small is too small. The law says (`Law.lower_tail` in `dpserve.mechanisms.laws`).
 
 Selections. A row's class v may have any law: so many models, so many laws, and one that always selects the same class
 may be sound. But rows are drawn independently from one law, whatever the place: their selections are then independent
@@ -53,8 +45,7 @@ selections that is too small; noise reused for questions that are asked far apar
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.special
@@ -62,34 +53,22 @@ import scipy.stats
 from pydantic import TypeAdapter, ValidationError
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.losses import GaussianLoss
-from dpserve.mechanisms.gaussian import Gaussian
-from dpserve.mechanisms.label import Label
-from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.answer_noise import AnswerNoise, SelectionNoise
+from dpserve.mechanisms.laws import Law
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.noise import DISTANCE
-from dpserve.mechanisms.selected_neuron import SelectedNeuron, calibration
-from dpserve.mechanisms.selection import probabilities
 from dpserve.training.exact.quantised import norms
 from dpserve.training.features.maps import AnyFeatureMap
-
-Law = Literal["gaussian", "laplace"]
 
 FEWEST_ROWS = 16
 """Fewer rows say too little to be paid for."""
 MOST_ROWS = 200
-_ENOUGH_NUMBERS = {"gaussian": 1000, "laplace": 2500}
-"""So many independent numbers convict noise x 0.8 with p below 1e-9, as a rule."""
 _FEWEST_ROWS_WANTED = 64
 
 _LEAST_LOGARITHM = -694.0
 """`dpserve.mechanisms.elementary.exp` ends at -700; what is above this is a logarithm of a noisy logit."""
 _LOGARITHM_ERROR = 2.0**-42
 _UP = 1 + 2.0**-40
-_RATES = np.geomspace(2.0**-8, 2.0**80, 177)
-"""The h of Chernoff's bound, one of which is the best or next to it. Each of them holds."""
-_QUADRATURE = np.linspace(-100.0, 4.0, 4001)
-_QUADRATURE_ERROR = 1e-9
 
 _PIECE = 64
 """Rows that are tested together where some answers of many show nothing."""
@@ -132,29 +111,11 @@ def rows_wanted(mechanism: Mechanism, classes: int) -> int:
 
     Of a selected class each answer shows one number, or none.
     """
-    match mechanism:
-        case Gaussian() | Laplace():
-            wanted = _ENOUGH_NUMBERS[mechanism.name] // (classes - 1) + 1
-            return 2 * (min(MOST_ROWS, max(_FEWEST_ROWS_WANTED, wanted)) // 2)
-        case Label() | SelectedNeuron():
-            return MOST_ROWS
-    return 0
-
-
-def scale_of(mechanism: Mechanism, sensitivity: Floats, classes: int) -> Floats | None:
-    """Return the least scale of the noise that the mechanism promises rows of these sensitivities, (n,).
-
-    None for a mechanism whose answers show no noise with a known law.
-    """
-    match mechanism:
-        case Gaussian():
-            # The noise is at least that; which table it comes from may hang on the multiplier's last digit.
-            return sensitivity * mechanism.noise_multiplier
-        case Laplace():
-            return mechanism.noise_scale(sensitivity, classes)
-        case SelectedNeuron():
-            return mechanism.noise_scale(sensitivity)
-    return None
+    noise = mechanism.answer_noise(np.ones(1), classes)
+    if isinstance(noise, AnswerNoise) and noise.on == "logits":
+        wanted = noise.law.enough // (classes - 1) + 1
+        return 2 * (min(MOST_ROWS, max(_FEWEST_ROWS_WANTED, wanted)) // 2)
+    return MOST_ROWS if isinstance(noise, AnswerNoise | SelectionNoise) else 0
 
 
 def known_features(model: Mapping[str, Any]) -> AnyFeatureMap | None:
@@ -196,52 +157,47 @@ def judge_near_copies(
     classes = answers.shape[1]
     half = len(answers) // 2
     kept = np.arange(2 * half)
-    if not distinct and not isinstance(mechanism, Label):
+    promised = mechanism.answer_noise(sensitivity, classes)
+    if not distinct and not isinstance(promised, SelectionNoise):
         _, place, count = np.unique(answers[kept], axis=0, return_inverse=True, return_counts=True)
         once = count[place.reshape(-1)] == 1
         kept = kept[np.tile(once[:half] & once[half:], 2)]
     if len(kept) < FEWEST_ROWS:
         return NoiseFinding(0, note=f"fewer than {FEWEST_ROWS} different questions were answered")
     answers, sensitivity = answers[kept], sensitivity[kept]
-    p_values: dict[str, float] = {}
-    ratio = None
-    scales = scale_of(mechanism, sensitivity, classes)
-    if isinstance(mechanism, Gaussian | Laplace) and scales is not None:
-        law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
-        noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
-        if noise.scale <= 0:
-            return NoiseFinding(0, note="the model's public sensitivity is 0 there, so that no noise is promised")
-        p_values, ratio = _added_noise(noise, answers)
-    elif isinstance(mechanism, SelectedNeuron) and scales is not None:
-        law = "gaussian" if isinstance(mechanism.noise, GaussianLoss) else "laplace"
-        noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
-        p_values, ratio = _log_odds_noise(noise, answers)
-    if isinstance(mechanism, Label | SelectedNeuron):
-        selected = selections(mechanism, answers)
-        if selected is not None:
-            p_values |= _selection_tests(selected)
-    if not p_values:
+    if isinstance(promised, SelectionNoise):
+        return NoiseFinding(len(answers), _selection_tests(answers.argmax(axis=1)))
+    if not isinstance(promised, AnswerNoise):
         return NoiseFinding(0, note=f"no law of the noise of {mechanism.name!r} is known whatever the model is")
+    noise = _Noise.promised(promised, mechanism.least_scale(sensitivity, classes))
+    if noise.scale <= 0:
+        return NoiseFinding(0, note="the model's public sensitivity is 0 there, so that no noise is promised")
+    if promised.on == "logits":
+        p_values, ratio = _added_noise(noise, answers)
+    else:
+        p_values, ratio = _log_odds_noise(noise, answers)
+        if (selected := selected_classes(answers)) is not None:
+            p_values |= _selection_tests(selected)
     return NoiseFinding(len(answers), p_values, ratio)
 
 
 @dataclass(frozen=True)
 class _Noise:
-    """The promised noise. scale: of the law; half_step: of the grid, over the scale."""
+    """The promised noise. rounding: how far what is drawn lies from the law at most, over the scale."""
 
     law: Law
     scale: float
-    half_step: float
+    rounding: float
+
+    @classmethod
+    def promised(cls, promised: AnswerNoise, scales: Floats) -> "_Noise":
+        """Return the least noise of rows with these least scales, (n,)."""
+        return cls(promised.law, float(scales.min()), promised.rounding)
 
     @property
     def error(self) -> float:
         """Largest distance of a number from that of the continuous law, in units of the scale."""
-        return self.half_step + _LOGARITHM_ERROR / self.scale
-
-    @property
-    def variance(self) -> float:
-        """The variance of the standard law."""
-        return 1.0 if self.law == "gaussian" else 2.0
+        return self.rounding + _LOGARITHM_ERROR / self.scale
 
     def p_value(self, square: float, numbers: int, leverages: Mapping[float, float]) -> float:
         """Return what the probability of so small a ||M y||^2, in units of the scale, does not exceed.
@@ -249,49 +205,7 @@ class _Noise:
         numbers: how many numbers M reads; leverages: how many of the M_jj have which value.
         """
         largest = (math.sqrt(max(square, 0.0)) + math.sqrt(numbers) * self.error) ** 2 * _UP
-        return min(1.0, lower_tail(self.law, largest, leverages) + numbers * DISTANCE)
-
-
-def _half_step(mechanism: Gaussian | Laplace | SelectedNeuron, classes: int) -> float:
-    one = np.ones(1)
-    if isinstance(mechanism, SelectedNeuron):
-        return 0.5 / calibration(mechanism.noise)[0]
-    return float(0.5 * mechanism.steps(one, classes)[0] / mechanism.noise_scale(one, classes)[0])
-
-
-def lower_tail(law: Law, square: float, leverages: Mapping[float, float]) -> float:
-    """Return an upper bound of P(||M e||^2 <= square) for standard noise e, exact for Gaussian noise.
-
-    leverages: how many of the M_jj of the projection M have which value, above 0.
-    """
-    rank = sum(leverage * count for leverage, count in leverages.items())
-    if law == "gaussian":
-        return float(scipy.stats.chi2.cdf(square, rank))
-    exponents = _RATES * square
-    for leverage, count in leverages.items():
-        exponents = exponents + count * leverage * log_transform(law, leverage)
-    return math.exp(min(0.0, float(exponents.min())))
-
-
-def log_transform(law: Law, leverage: float) -> Floats:
-    """Return ln E_t f(sqrt(2 h theta) t)^(1/theta) at the h of `_RATES`, or more, for theta = leverage."""
-    if law == "gaussian":
-        return -np.log1p(2 * _RATES) / 2
-    return _laplace_transform(leverage)
-
-
-@lru_cache(maxsize=256)
-def _laplace_transform(leverage: float) -> Floats:
-    """Return it for f(t) = 1/(1 + t^2), by the trapezoidal rule in ln t: the integrand decays at either end.
-
-    What is left out below t = e^-100 is less than e^-100, and what is beyond e^4 less than e^-1000.
-    """
-    t = np.exp(_QUADRATURE)
-    step = _QUADRATURE[1] - _QUADRATURE[0]
-    weights = np.log(2 / math.sqrt(2 * math.pi) * step) + _QUADRATURE - t**2 / 2
-    powers = np.log1p(2 * leverage * _RATES[:, None] * t**2) / leverage
-    log_values: Floats = scipy.special.logsumexp(weights - powers, axis=1) + _QUADRATURE_ERROR
-    return log_values
+        return min(1.0, self.law.lower_tail(largest, leverages) + numbers * DISTANCE)
 
 
 def centred_logarithms(answers: Floats) -> Floats | None:
@@ -324,7 +238,7 @@ def _added_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], floa
         square = float((difference**2).sum()) / 2
         p_values[name] = noise.p_value(square, n * classes, {shared / 2: float(n * classes)})
     p_values["the same noise in two answers"] = _nearest_pairs_p_value(noise, y)
-    return p_values, math.sqrt(total / (noise.variance * (n - 1) * (classes - 1)))
+    return p_values, math.sqrt(total / (noise.law.variance * (n - 1) * (classes - 1)))
 
 
 def squares_by_class(y: Floats) -> Floats:
@@ -363,10 +277,8 @@ def nearest_pair(y: Floats) -> float:
     return math.sqrt(min(float(((ordered[lag:] - ordered[:-lag]) ** 2).sum(axis=1).min()) for lag in lags))
 
 
-def selections(mechanism: Label | SelectedNeuron, answers: Floats) -> Integers | None:
-    """Return the selected class of each answer, (n,); None where two classes hide it, or where chance does."""
-    if isinstance(mechanism, Label):
-        return np.asarray(answers.argmax(axis=1), dtype=np.int64)
+def selected_classes(answers: Floats) -> Integers | None:
+    """Return the class of which each answer shows the log-odds, (n,); None where two classes, or chance, hide it."""
     if answers.shape[1] == 2:
         return None
     common = np.sort(answers, axis=1)[:, 1:2]
@@ -382,7 +294,7 @@ def _log_odds_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], f
     With two classes the log-odds of the one are those of the other with their sign changed, and so is the noise.
     """
     n, classes = answers.shape
-    selected = selections(SelectedNeuron(1.0, GaussianLoss(1.0)), answers) if classes > 2 else np.zeros(n, np.int64)
+    selected = selected_classes(answers) if classes > 2 else np.zeros(n, np.int64)
     with np.errstate(divide="ignore"):
         logarithms = np.log(answers)
     if selected is None or not (logarithms >= _LEAST_LOGARITHM).all():
@@ -410,7 +322,7 @@ def _log_odds_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], f
         square_of_pairs = float((difference**2).sum()) / 2
         p_values[name] = noise.p_value(square_of_pairs, 2 * count, {0.5: float(count)}) if count else 1.0
     rank = sum(leverage * count for leverage, count in leverages.items())
-    return p_values, math.sqrt(square / (noise.variance * rank)) if rank else None
+    return p_values, math.sqrt(square / (noise.law.variance * rank)) if rank else None
 
 
 def _selection_tests(selected: Integers) -> dict[str, float]:
@@ -443,44 +355,43 @@ def judge_known_logits(mechanism: Mechanism, answers: Floats, logits: Floats, se
     mean that is not 0, and selections have a known law, from which they must not depart in either direction.
     """
     n, classes = answers.shape
-    scales = scale_of(mechanism, sensitivity, classes)
-    if isinstance(mechanism, Label):
-        return NoiseFinding(n, _known_selections(mechanism, answers, logits, sensitivity))
-    if not isinstance(mechanism, Gaussian | Laplace | SelectedNeuron) or scales is None or not (scales > 0).all():
+    promised = mechanism.answer_noise(sensitivity, classes)
+    if isinstance(promised, SelectionNoise):
+        return NoiseFinding(n, _known_selections(answers, logits, mechanism.chances(logits, sensitivity)))
+    if not isinstance(promised, AnswerNoise):
         return NoiseFinding(0, note=f"no law is known that all noise of {mechanism.name!r} follows")
-    if isinstance(mechanism, SelectedNeuron):
-        return _known_log_odds(mechanism, answers, logits, scales)
-    tested = _known_added(mechanism, answers, logits, sensitivity, scales)
+    scales = mechanism.least_scale(sensitivity, classes)
+    if not (scales > 0).all():
+        return NoiseFinding(0, note="a row's sensitivity is 0, so that no noise is promised")
+    if promised.on == "log-odds":
+        return _known_log_odds(promised, answers, logits, scales)
+    tested = _known_added(promised, answers, logits, scales)
     if tested is None:
-        tested = _known_added_in_pieces(mechanism, answers, logits, sensitivity, scales)
+        tested = _known_added_in_pieces(promised, answers, logits, scales)
     # Which of the two was made follows from the answers: either errs with half of what is said.
     return replace(tested, p_values={name: min(1.0, 2 * p) for name, p in tested.p_values.items()})
 
 
-def _known_added_in_pieces(
-    mechanism: Gaussian | Laplace, answers: Floats, logits: Floats, sensitivity: Floats, scales: Floats
-) -> NoiseFinding:
+def _known_added_in_pieces(promised: AnswerNoise, answers: Floats, logits: Floats, scales: Floats) -> NoiseFinding:
     """Test pieces of a few rows each, by their place, all of their tests counted; a piece that shows nothing has p 1.
 
     Of much Laplace noise one answer among thousands nearly always has a probability too small to show its logit.
     """
-    whole = []
+    pieces = []
     for start in range(0, len(answers), _PIECE):
         rows = slice(start, start + _PIECE)
-        parts = answers[rows], logits[rows], sensitivity[rows], scales[rows]
-        if len(parts[0]) > 1:
-            whole.append((len(parts[0]), _known_added(mechanism, *parts)))
-    names = next((one.p_values for _, one in whole if one is not None), {"noise too small": 1.0})
-    return together([one or NoiseFinding(rows, dict.fromkeys(names, 1.0)) for rows, one in whole])
+        count = len(answers[rows])
+        if count > 1:
+            noise = replace(promised, scale=promised.scale[rows])
+            pieces.append((count, _known_added(noise, answers[rows], logits[rows], scales[rows])))
+    names = next((finding.p_values for _, finding in pieces if finding is not None), {"noise too small": 1.0})
+    return together([finding or NoiseFinding(count, dict.fromkeys(names, 1.0)) for count, finding in pieces])
 
 
-def _known_added(
-    mechanism: Gaussian | Laplace, answers: Floats, logits: Floats, sensitivity: Floats, scales: Floats
-) -> NoiseFinding | None:
+def _known_added(promised: AnswerNoise, answers: Floats, logits: Floats, scales: Floats) -> NoiseFinding | None:
     """Test noise on every logit, about the exact ones; None where a probability is too small to show a noisy logit."""
     n, classes = answers.shape
-    law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
-    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+    noise = _Noise.promised(promised, scales)
     noisy = centred_logarithms(answers)
     if noisy is None:
         return None
@@ -496,30 +407,28 @@ def _known_added(
         count = 2 * len(difference) * classes
         p_values[name] = noise.p_value(float((difference**2).sum()) / 2, count, {shared / 2: float(count)})
     p_values["the same noise in two answers"] = _nearest_pairs_p_value(noise, residuals)
-    means = residuals.sum(axis=0) / math.sqrt(n * shared) * _least_share(mechanism, sensitivity, scales, classes)
+    means = residuals.sum(axis=0) / math.sqrt(n * shared) * _least_share(promised, scales)
     weights = {math.sqrt(shared / n): n, 1 / math.sqrt(n * classes * (classes - 1)): n * (classes - 1)}
     slack = 4 * math.sqrt(n) * noise.error
-    tails = [_upper_tail(law, max(0.0, abs(float(mean)) - slack), weights) for mean in means]
+    tails = [noise.law.upper_tail(max(0.0, abs(float(mean)) - slack), weights) for mean in means]
     p_values["the same noise in many answers"] = min(1.0, classes * min(tails))
-    return NoiseFinding(n, p_values, math.sqrt(total / (noise.variance * n * (classes - 1))))
+    return NoiseFinding(n, p_values, math.sqrt(total / (noise.law.variance * n * (classes - 1))))
 
 
-def _known_selections(mechanism: Label, answers: Floats, logits: Floats, sensitivity: Floats) -> dict[str, float]:
-    """Count the selections of the likeliest class, and of each, and compare them with their law."""
+def _known_selections(answers: Floats, logits: Floats, chances: Floats) -> dict[str, float]:
+    """Count the selections of the likeliest class, and of each, and compare them with their law. chances: (n, C)."""
     n, classes = answers.shape
-    chances = probabilities(mechanism.law, logits, sensitivity, mechanism.epsilon)
     selected, likeliest = answers.argmax(axis=1), logits.argmax(axis=1)
     counted = {f"selections of class {label}": (selected == label, chances[:, label]) for label in range(classes)}
     counted["selections of the likeliest class"] = selected == likeliest, chances[np.arange(n), likeliest]
     return {name: _departure(int(chosen.sum()), n, float(law.mean())) for name, (chosen, law) in counted.items()}
 
 
-def _known_log_odds(mechanism: SelectedNeuron, answers: Floats, logits: Floats, scales: Floats) -> NoiseFinding:
+def _known_log_odds(promised: AnswerNoise, answers: Floats, logits: Floats, scales: Floats) -> NoiseFinding:
     """Test the noise of the selected classes' log-odds about the exact ones."""
     n, classes = answers.shape
-    law: Law = "gaussian" if isinstance(mechanism.noise, GaussianLoss) else "laplace"
-    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
-    selected = selections(mechanism, answers) if classes > 2 else np.zeros(n, np.int64)
+    noise = _Noise.promised(promised, scales)
+    selected = selected_classes(answers) if classes > 2 else np.zeros(n, np.int64)
     with np.errstate(divide="ignore"):
         logarithms = np.log(answers)
     if selected is None or not (logarithms >= _LEAST_LOGARITHM).all():
@@ -535,24 +444,12 @@ def _known_log_odds(mechanism: SelectedNeuron, answers: Floats, logits: Floats, 
     for name, difference in _differences(deviations[:, None]).items():
         count = 2 * len(difference)
         p_values[name] = noise.p_value(float((difference**2).sum()) / 2, 2 * count, {0.5: float(count)})
-    return NoiseFinding(n, p_values, math.sqrt(square / (noise.variance * n)))
+    return NoiseFinding(n, p_values, math.sqrt(square / (noise.law.variance * n)))
 
 
-def _least_share(mechanism: Gaussian | Laplace, sensitivity: Floats, scales: Floats, classes: int) -> float:
+def _least_share(promised: AnswerNoise, scales: Floats) -> float:
     """Return the least share that these scales are of the noise's own, less what the choice of a table may add."""
-    return float((scales / mechanism.noise_scale(sensitivity, classes)).min()) / 1.01
-
-
-def _upper_tail(law: Law, value: float, weights: Mapping[float, int]) -> float:
-    """Return an upper bound of P(|sum_j w_j e_j| >= value) for standard noise and weights of norm 1, so many of each.
-
-    For Laplace noise Chernoff's, from E exp(h w e) = 1/(1 - h^2 w^2).
-    """
-    if law == "gaussian":
-        return float(2 * scipy.special.ndtr(-value))
-    rates = np.linspace(0, 1, 200)[:-1] / max(weights)
-    logarithms = -rates * value - sum(count * np.log1p(-((rates * weight) ** 2)) for weight, count in weights.items())
-    return min(1.0, 2 * math.exp(float(logarithms.min())))
+    return float((scales / promised.scale).min()) / 1.01
 
 
 def _departure(successes: int, trials: int, mean: float) -> float:
@@ -570,7 +467,10 @@ def _departure(successes: int, trials: int, mean: float) -> float:
 
 def together(findings: Sequence[NoiseFinding]) -> NoiseFinding:
     """Return several findings as one, each test by the number of its finding."""
-    p_values = {f"{name} ({place})": p for place, one in enumerate(findings, 1) for name, p in one.p_values.items()}
-    ratios = [one.ratio for one in findings if one.ratio is not None]
+    p_values = {
+        f"{name} ({place})": p for place, finding in enumerate(findings, 1) for name, p in finding.p_values.items()
+    }
+    ratios = [finding.ratio for finding in findings if finding.ratio is not None]
     ratio = float(np.sqrt(np.mean(np.square(ratios)))) if ratios else None
-    return NoiseFinding(sum(one.rows for one in findings), p_values, ratio, "; ".join({one.note for one in findings}))
+    notes = "; ".join({finding.note for finding in findings})
+    return NoiseFinding(sum(finding.rows for finding in findings), p_values, ratio, notes)

@@ -25,10 +25,10 @@ import scipy.stats
 
 from dpserve.accounting.arrays import Floats
 from dpserve.audit.noise import judge_known_logits
+from dpserve.mechanisms.answer_noise import HiddenNoise
 from dpserve.mechanisms.gaussian_vector import GaussianVector
-from dpserve.mechanisms.mechanism import priced
-from dpserve.mechanisms.published import Noise, Published
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.registry import all_mechanisms, priced
 from dpserve.training.holding_back import hold_back
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.dpsgd.step import StepRelease, grid_step, poisson_sample, with_noise
@@ -38,14 +38,6 @@ _CLASSES, _ROWS = 10, 2000
 _VECTOR = 10_000
 _MU, _SENSITIVITY = 0.5, 3.0
 _RATE, _ONE_IN = 0.01, 10
-_MECHANISMS = (
-    ("gaussian", "noise-multiplier:4"),
-    ("laplace", "epsilon:1"),
-    ("selected-neuron", "rho:0.1"),
-    ("selected-neuron", "epsilon:1"),
-    ("label", "epsilon:1"),
-)
-_PUBLISHED: tuple[Noise, ...] = ("laplace", "gaussian")
 
 
 @dataclass(frozen=True)
@@ -82,20 +74,15 @@ def scale_tests(draws: int, randomness: Randomness) -> Iterator[ScaleTest]:
 
 def _answers(randomness: Randomness) -> Iterator[ScaleTest]:
     """Test the mechanisms' answers about known logits."""
-    logits = np.tile(np.linspace(-1, 1, _CLASSES), (_ROWS, 1))
     ones = np.ones(_ROWS)
-    for name, price in _MECHANISMS:
-        mechanism = priced(name, price, _CLASSES)
-        finding = judge_known_logits(mechanism, mechanism.release(logits, ones, randomness), logits, ones)
-        yield ScaleTest(f"answers of {name} at {price}", _ROWS, finding.ratio, finding.p_value)
-    for noise in _PUBLISHED:
-        published = Published(2, 5.0, noise)
-        answers = published.release(np.zeros((_ROWS, 2)), ones, randomness)
-        shown = np.log(answers[:, 0] / answers[:, 1]) * published.epsilon_neuron
-        law = scipy.stats.laplace if noise == "laplace" else scipy.stats.norm
-        ratio = float(np.sqrt(np.mean(shown**2)) / law.std())
-        p = float(scipy.stats.kstest(shown, law.cdf).pvalue)
-        yield ScaleTest(f"answers of published, {noise} noise", _ROWS, ratio, p)
+    for name, mechanism in all_mechanisms().items():
+        for price in mechanism.prices.audited:
+            chosen, classes = priced(name, price, _CLASSES), _CLASSES
+            if isinstance(chosen.answer_noise(ones, classes), HiddenNoise):  # of two classes nothing is hidden
+                chosen, classes = priced(name, price, 2), 2
+            logits = np.tile(np.linspace(-1, 1, classes), (_ROWS, 1))
+            finding = judge_known_logits(chosen, chosen.release(logits, ones, randomness), logits, ones)
+            yield ScaleTest(f"answers of {name} at {price}", _ROWS, finding.ratio, finding.p_value)
 
 
 def _deviation_test(what: str, shown: Floats, deviation: float, step: float) -> ScaleTest:

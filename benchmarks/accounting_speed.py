@@ -14,7 +14,7 @@ from dpserve.accounting.budgets import Budget, _belief, _epsilon
 from dpserve.accounting.ledger import ChargeRequest
 from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.losses import Cost
-from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.registry import priced
 
 DELTA = 1e-6
 RELEASES = 10**6

@@ -23,7 +23,7 @@ from dpserve.audit.in_process import BundleEndpoint, rehearsal_key
 from dpserve.audit.membership.attack import Attack, AttackChoices
 from dpserve.audit.membership.candidates import Candidates, Labelled
 from dpserve.audit.pieces import code_digest
-from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.registry import priced
 from dpserve.training.features.maps import Fourier
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.recipe import Recipe

@@ -25,8 +25,8 @@ import uvicorn
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
-from dpserve.mechanisms.mechanism import priced
 from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.registry import priced
 from dpserve.service.http.app import create_app
 from dpserve.service.listener import Application, ServiceSettings, bind, server_config
 from dpserve.service.metered import MeteredPredictor

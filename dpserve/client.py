@@ -118,7 +118,8 @@ class Answers:
     """(n, C): the largest; None where intervals were not asked for."""
     undecided: NDArray[np.bool_] | None
     """(n,): whether the noise could have made the likeliest class so; None where that is not known."""
-    law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
+    law: str | None
+    """The law of the noise, as gaussian or laplace; None where it is not known."""
     on: Literal["logits", "log-odds", "selection"] | None
     """The quantity with noise: each logit, the log-odds of the drawn class, or the class's choice."""
     scale: NDArray[np.float64]

@@ -18,7 +18,8 @@ from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
 from dpserve.audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
 from dpserve.configuration import environment_without_settings
-from dpserve.mechanisms.mechanism import Mechanism, priced
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.registry import priced
 from dpserve.service.errors import CannotServe
 from dpserve.training.features.maps import Identity, default_clip_norm
 from dpserve.training.inputs.digits import load_digits

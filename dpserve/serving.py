@@ -35,7 +35,8 @@ from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.mechanisms.mechanism import Mechanism, default_price, priced
+from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.registry import DEFAULT, default_price, priced
 from dpserve.orphans import end_with_parent
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
@@ -79,7 +80,7 @@ from dpserve.service.telemetry.logs import RequestLog
 from dpserve.service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from dpserve.service.telemetry.tracing import RequestSpans, configured_tracing
 from dpserve.service.telemetry.usage import Usage
-from dpserve.settings import DEFAULT_MECHANISM, ServeSettings
+from dpserve.settings import ServeSettings
 from dpserve.training.errors import TrainingError, extra
 from dpserve.training.exact.questions import MeteredModel
 from dpserve.training.kinds.loading import load_model
@@ -468,7 +469,7 @@ class ConfiguredService:
 
     def _priced(self, model: Model, currency: Currency = RHO) -> Mechanism:
         """Return what answers. currency: what the lineage's account counts, which decides on the default price."""
-        mechanism = self.settings.mechanism or DEFAULT_MECHANISM
+        mechanism = self.settings.mechanism or DEFAULT
         price = self.settings.price or default_price(mechanism, pure=currency is EPSILON)
         chosen = priced(mechanism, price, len(model.certificate.classes))
         kind_of(model).check_mechanism(model, chosen, accept_unproven=self.settings.accept_unproven)

@@ -26,12 +26,11 @@ from pydantic_settings import (
 from dpserve import configuration
 from dpserve.commands import options
 from dpserve.commands.command import default_text, option
+from dpserve.mechanisms.registry import DEFAULT, all_mechanisms
 from dpserve.service.errors import CannotServe
 from dpserve.service.telemetry.logs import Format
 from dpserve.service.tls import Tls
 from dpserve.training.bundles.certificate import ModelCertificate
-
-DEFAULT_MECHANISM = "gaussian"
 
 _SLASHES_OF_AN_ORIGIN = 2
 _NOT_GIVEN: tuple[object, ...] = (None, [], ())
@@ -70,6 +69,18 @@ class _File(InitSettingsSource):
         return options.without_other_budgets(super().__call__(), self.current_state)
 
 
+def _names_of_mechanisms() -> str:
+    proven, unproven = (
+        [name for name, mechanism in all_mechanisms().items() if mechanism.status == status]
+        for status in ("proven", "unproven")
+    )
+    return f"{', '.join(proven)}; or {', '.join(unproven)}, unproven"
+
+
+def _forms_of_prices() -> str:
+    return ". ".join(f"{name}: {', '.join(mechanism.prices.forms)}" for name, mechanism in all_mechanisms().items())
+
+
 class ServeSettings(BaseSettings, options.AccountBudget):
     """The settings of `dpserve serve`. `checked` checks those that depend on each other."""
 
@@ -85,11 +96,15 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     default: str | None = option(
         None, "The model that is asked where a path names none.", default_text="the only one that is served"
     )
-    price: str | None = options.PRICE()
+    price: str | None = option(
+        None,
+        f"The price of one row. {_forms_of_prices()}. An epsilon without D is pure.",
+        default_text="rho = 0.00125, or epsilon 0.05 in a lineage that counts pure epsilon",
+    )
     mechanism: str | None = option(
         None,
-        "How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven.",
-        default_text=DEFAULT_MECHANISM,
+        f"How answers are made private: {_names_of_mechanisms()}.",
+        default_text=DEFAULT,
         complete=options.mechanism_names,
     )
     ledger: str | None = option(None, options.LEDGER, default_text=options.LEDGER_DEFAULT)
@@ -103,7 +118,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         le=65535,
     )
     workers: int = option(1, "How many processes answer at the port, on one ledger.", ge=1, le=64)
-    accept_unproven: bool = option(False, "Needed for --mechanism published, whose guarantee is claimed, not proven.")
+    accept_unproven: bool = option(False, "Needed for a mechanism whose guarantee is claimed, not proven.")
     device: str | None = option(
         None, "Where the model's encoder computes, or its exact products: cpu or cuda.", default_text="cpu"
     )

@@ -11,49 +11,29 @@ most (1 - COVERAGE)/s over the draw of the model (Markov's inequality), and no l
 independent for distinct questions: there shares of many answers are near their mean. Nor is it a probability given the
 answer that was seen: that would take a prior.
 
-Write f(z) = z_k - ln(sum of e^(z_j) over j other than k): the log-odds of class k given the logits z. The answer shows
-f at z + n, and n is known noise. f is concave and its gradient, (1, -q) with q a distribution, has an L2 norm of at
-most sqrt(2).
-
-- Gaussian noise of standard deviation s on each logit. From above, f(z + n) <= f(z) + gradient . n, so f(z + n) is
-  above f(z) by more than t sqrt(2) s with probability at most 1 - Phi(t). From below, f is sqrt(2)-Lipschitz, so it
-  falls more than t sqrt(2) s below its median with probability at most 1 - Phi(t) (Gaussian isoperimetry: Borell 1975);
-  the median of a concave function of Gaussian noise is at least its mean (Kwapien 1994), and its mean is at least f(z)
-  - s^2/2 by Jensen's inequality, or f(z) itself with two classes. With t = 2 both tails together are below 4.6 %; the
-  rounding of noise and logits to the grid takes from what is left.
-  Where the logits' deviations s_j differ, gradient . n has one of at most sqrt(s_k^2 + m^2), m the largest of the
-  others', and the mean is at least f(z) - m^2/2.
-- Laplace noise of scale b on each logit: no |n_j| exceeds c = -b ln(1 - COVERAGE^(1/C)) with probability COVERAGE, and
-  then f moves by at most 2 c.
+- Noise on each logit: `dpserve.mechanisms.laws` has how far it moves a class's log-odds, with the proof.
 - Noise on the log-odds of one class that was drawn: what is shown of this class is its log-odds without noise, and the
-  noise, whose quantiles are known (1.97 s and 3 b hold 95.1 % and 95.02 %). With more than two classes the others share
-  the rest evenly, whatever the model says of them: each has no more than what this class leaves.
-- A class drawn by the exponential mechanism or by permute-and-flip has no interval.
+  noise, whose quantile is known. With more than two classes the others share the rest evenly, whatever the model says
+  of them: each has no more than what this class leaves.
+- A class that was drawn has no interval.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from statistics import NormalDist
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec import field as struct_field
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.laws import GAUSSIAN, Law
 
-Law = Literal["gaussian", "laplace", "exponential", "permute-and-flip"]
 Place = Literal["logits", "log-odds", "selection", "answer"]
 
-COVERAGE = 0.95
-
-_DEVIATIONS = 2.0
-_QUANTILES = {"gaussian": 1.97, "laplace": 3.0}
-_ERROR_SHARE = 1 - COVERAGE - 0.001
-"""Probability that `undecided` misses a winner made by noise; the rest is for the rounding to the grid."""
 SHOWN_DIGITS = 1e5
 """Ends of intervals are whole numbers over this."""
 _LEAST = np.finfo(np.float64).tiny
@@ -65,10 +45,7 @@ _LEAST_REST = 2.0**-53
 class AnswerNoise:
     """The law by which some rows' answers differ from those without noise. Public.
 
-    scale: (n,), one for each row; or, where the law is Gaussian, one for each logit, (n, C), or (1, C) for all rows.
-    Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an
-    exponential law a class is drawn in proportion to e^(its logit / scale); by permute-and-flip it is the class whose
-    logit is largest with exponential noise of mean `scale` on each.
+    scale: (n,), one for each row; or one for each logit, (n, C), or (1, C) for all rows.
 
     logits: (n, C), what has the noise, where that is not what the answer is the softmax of: an answer may be computed
     from the same release in a way that the noise is not known of. An interval then reaches to the answer, too.
@@ -76,10 +53,13 @@ class AnswerNoise:
 
     law: Law
     scale: Floats
-    on: Place = "logits"
-    """Each of the logits; the log-odds of the one class that was drawn; or the draw."""
+    on: Literal["logits", "log-odds"] = "logits"
+    """Each of the logits; or the log-odds of the one class that was drawn."""
     logits: Floats | None = None
+    rounding: float = 0.0
+    """The most by which what is drawn lies off the law, over the scale. Tests of noise allow for it."""
 
+    no_interval: ClassVar[str] = ""
     digits: ClassVar[float] = SHOWN_DIGITS
     """Ends of intervals are whole numbers over this."""
 
@@ -92,44 +72,36 @@ class AnswerNoise:
         return largest if self.logits is None else np.resize(largest, len(self.logits))
 
     @property
-    def no_interval(self) -> str:
-        """Why there is no interval, in words; empty where there is one."""
-        return DRAWN if self.on == "selection" else ""
+    def law_name(self) -> str:
+        """The law's name, as a client reads it."""
+        return self.law.name
 
-    def reach(self, probabilities: Floats) -> Floats | None:
-        """Return how far log-odds shown may lie above, and below, those that intervals hold; None for a draw.
+    def reach(self, probabilities: Floats) -> Floats:
+        """Return how far log-odds shown may lie above, and below, those that intervals hold.
 
         Of answers (n, C), for each row (n, 2, 1) or for each of its classes (n, 2, C). A probability p then stands for
         one from p/(p + (1 - p) e^above) to p/(p + (1 - p) e^-below).
         """
         reach = self._reach(probabilities.shape[1])
-        if reach is None:
-            return None
         if self.logits is not None:
             apart = _log_odds(probabilities) - _log_odds(softmax(self.logits))
             reach = np.maximum(reach[0] + apart, 0.0), np.maximum(reach[1] - apart, 0.0)
         return np.stack(reach, axis=1)
 
-    def _reach(self, classes: int) -> tuple[Floats, Floats] | None:
+    def _reach(self, classes: int) -> tuple[Floats, Floats]:
         """Return above and below of what has the noise, (1 or n, 1 or C) each."""
         scale = self.scale if self.scale.ndim == 2 else self.scale[:, None]
-        if self.on == "selection":
-            return None
-        if self.on == "log-odds" or self.law == "laplace":
-            either = (_QUANTILES[self.law] if self.on == "log-odds" else _laplace_reach(classes)) * scale
+        if self.on == "log-odds":
+            either = self.law.quantile * scale
             return either, either
-        largest = _largest_other(scale)
-        above = _DEVIATIONS * np.sqrt(scale * scale + largest * largest)
-        return above, above if classes == 2 else above + largest * largest / 2
+        return self.law.reach(scale, classes)
 
-    def ends(self, probabilities: Floats) -> Floats | None:
-        """Return the least and the largest probability of answers (n, C), (n, 2, C); None for a draw.
+    def ends(self, probabilities: Floats) -> Floats:
+        """Return the least and the largest probability of answers (n, C), (n, 2, C).
 
         In whole SHOWN_DIGITS-ths, rounded outwards. Of log-odds noise only the drawn class has a lower end above 0.
         """
         reach = self._reach(probabilities.shape[1])
-        if reach is None:
-            return None
         # Where something else has the noise, it has the interval, which then reaches to what is shown.
         ends = _ends(probabilities if self.logits is None else softmax(self.logits), *reach)
         if self.logits is not None:
@@ -146,39 +118,31 @@ class AnswerNoise:
         """Return `ends` as probabilities, (n, C) each."""
         return Uncertainty(self, probabilities).intervals
 
-    def undecided(self, probabilities: Floats) -> NDArray[np.bool_] | None:
-        """Return of each answer, (n, C), whether noise could have made its likeliest class so: (n,); None for draws.
+    def undecided(self, probabilities: Floats) -> NDArray[np.bool_]:
+        """Return of each answer, (n, C), whether noise could have made its likeliest class so: (n,).
 
         Noise on the logits: an answer counts as decided if the logit of its likeliest class a is further above each
-        other than g. Let b be the model's own likeliest class. If another class a counts as decided, the noise has put
-        z_a - z_b, at most 0, above g.
-        - Gaussian: z_a - z_b has noise of standard deviation d = sqrt(s_a^2 + s_b^2), so with g = t d that has a
-          probability of at most 1 - Phi(t) for each of the C - 1 classes a: less than 1 - COVERAGE together.
-        - Laplace: g = 2 c, which no two noises' difference exceeds with probability COVERAGE.
+        other than the margin (`Law.margin`). Let b be the model's own likeliest class. If another class a counts as
+        decided, the noise has put z_a - z_b, at most 0, above the margin: with a probability of less than 1 - COVERAGE,
+        for all a together.
         Decided and wrong together is what has a bound. Let d be the probability that an answer is decided: among
         decided answers the share that is wrong may be (1 - COVERAGE)/d, and with two classes that are level chance
         makes every decided answer. The other way round a decided answer rejects, at the level 1 - COVERAGE, each model
         whose likeliest class is another.
         Noise on the log-odds of a drawn class: decided if its interval lies above 1/2, for then no other is likelier.
-        Of a class that was drawn alone nothing says that it is the likeliest, whatever the row.
         """
-        rows, classes = probabilities.shape
-        if self.on == "selection":
-            return None
+        rows, margin = len(probabilities), _margin(self.law, probabilities.shape[1])
         if self.on == "log-odds":
             top = probabilities.max(axis=1)
-            return np.asarray(_log_odds(top) <= _QUANTILES[self.law] * self.scale)
-        apart = _laplace_reach(classes) if self.law == "laplace" else _gaussian_quantile(classes - 1)
+            return np.asarray(_log_odds(top) <= self.law.quantile * self.scale)
         if self.scale.ndim == 1 and self.logits is None:
             second, first = np.partition(np.maximum(probabilities, _LEAST), -2, axis=1)[:, -2:].T
-            within = apart * self.scale * (1.0 if self.law == "laplace" else math.sqrt(2))
-            return np.asarray(np.log(first / second) <= within)
+            return np.asarray(np.log(first / second) <= margin * self.law.apart(self.scale, self.scale))
         logits = np.log(np.maximum(probabilities, _LEAST)) if self.logits is None else self.logits
         at, winner = np.arange(rows), probabilities.argmax(axis=1)
         scale = self.scale if self.scale.ndim == 2 else self.scale[:, None]
         of_winner = scale[at % len(scale), winner % scale.shape[1]]
-        deviations = np.sqrt(scale * scale + (of_winner * of_winner)[:, None])
-        near = logits[at, winner][:, None] - logits <= apart * deviations
+        near = logits[at, winner][:, None] - logits <= margin * self.law.apart(scale, of_winner[:, None])
         near[at, winner] = False
         return np.asarray(near.any(axis=1))
 
@@ -187,12 +151,11 @@ class AnswerNoise:
 class NumberNoise:
     """Gaussian noise on a number that is the answer itself. scale: (n,), the standard deviation in each row. Public.
 
-    The number shown is the one without noise, and the noise: it lies further than 1.97 standard deviations away with a
-    probability of at most 4.9 %, which leaves 0.1 % for the rounding to a grid.
+    The number shown is the one without noise, and the noise, whose quantile is known.
     """
 
     scale: Floats
-    law: ClassVar[Law] = "gaussian"
+    law_name: ClassVar[str] = GAUSSIAN.name
     on: ClassVar[Place] = "answer"
     no_interval: ClassVar[str] = ""
     digits: ClassVar[float] = 1.0
@@ -204,7 +167,7 @@ class NumberNoise:
 
     def reach(self, numbers: Floats) -> Floats:
         """Return how far numbers (n, k) shown may lie above, and below, those that intervals hold: (n, 2, 1)."""
-        either = _QUANTILES[self.law] * np.resize(self.scale, len(numbers))
+        either = GAUSSIAN.quantile * np.resize(self.scale, len(numbers))
         return np.stack([either, either], axis=1)[:, :, None]
 
     def ends(self, numbers: Floats) -> Floats:
@@ -217,21 +180,78 @@ class NumberNoise:
         del numbers
 
 
+DRAWN = (
+    "the answer is one class, drawn by chance, the likelier by the model the likelier drawn: no probability is shown"
+)
+"""Why a draw has no interval."""
+
+
 @dataclass(frozen=True)
 class UnknownNoise:
     """Noise of which nothing is proved that would make an interval. no_interval: a sentence that says why."""
 
     no_interval: str
     digits: ClassVar[float] = SHOWN_DIGITS
-    law: None = None
-    on: None = None
-    largest: None = None
+
+    @property
+    def law_name(self) -> str | None:
+        """The name of the law, where a client is told of one."""
+        return None
+
+    @property
+    def on(self) -> Place | None:
+        """The place of the noise, where a client is told of one."""
+        return None
+
+    @property
+    def largest(self) -> Floats | None:
+        """The scale of each row's answer, (n,), where a client is told of one."""
+        return None
 
     def reach(self, probabilities: Floats) -> None:
         """Return that nothing is known of answers, (n, C)."""
         del probabilities
 
     ends = undecided = reach
+
+
+@dataclass(frozen=True, eq=False)
+class SelectionNoise(UnknownNoise):
+    """The draw of one class, shown alone, of which nothing says that it is the likeliest. law, scale: of the draw.
+
+    By an exponential law a class is drawn in proportion to e^(its logit / scale); by permute-and-flip it is the class
+    whose logit is largest with exponential noise of mean `scale` on each. scale: (n,).
+    """
+
+    no_interval: str = field(default=DRAWN, init=False)
+    law: str = field(kw_only=True)
+    scale: Floats = field(kw_only=True)
+
+    @property
+    def law_name(self) -> str:
+        """The name of the law."""
+        return self.law
+
+    @property
+    def on(self) -> Place:
+        """The selection."""
+        return "selection"
+
+    @property
+    def largest(self) -> Floats:
+        """The scale of each row's draw, (n,)."""
+        return self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenNoise(UnknownNoise):
+    """Noise on one of each row's logits, which the answer does not name. For attacks: clients hear that it is unknown.
+
+    law: of that noise; scale: (n,).
+    """
+
+    law: Law
+    scale: Floats
 
 
 AnyNoise = AnswerNoise | NumberNoise | UnknownNoise
@@ -247,7 +267,7 @@ class Uncertainty(Struct, eq=False):
     noise: AnyNoise
     probabilities: Floats
     rows: slice = slice(None)
-    computed: dict[str, Any] = field(default_factory=dict)
+    computed: dict[str, Any] = struct_field(default_factory=dict)
 
     def part(self, rows: slice) -> "Uncertainty":
         """Return what it says of some of all answers."""
@@ -285,10 +305,9 @@ class Uncertainty(Struct, eq=False):
         return undecided
 
 
-DRAWN = (
-    "the answer is one class, drawn by chance, the likelier by the model the likelier drawn: no probability is shown"
-)
-"""Why a draw has no interval."""
+@lru_cache
+def _margin(law: Law, classes: int) -> float:
+    return law.margin(classes)
 
 
 def _ends(probabilities: Floats, above: Floats, below: Floats) -> Floats:
@@ -310,15 +329,6 @@ def _log_odds(probabilities: Floats) -> Floats:
     return odds
 
 
-def _largest_other(scale: Floats) -> Floats:
-    """Return the largest of the other numbers of its row for each of `scale`, (n, C); of (n, 1) the number itself."""
-    if scale.shape[1] == 1:
-        return scale
-    second, first = np.partition(scale, -2, axis=1)[:, -2:].T
-    # Where two are the largest, the second is it, too.
-    return np.asarray(np.where(scale == first[:, None], second[:, None], first[:, None]))
-
-
 def _leaving_the_rest(ends: Floats, probabilities: Floats) -> Floats:
     """Return the interval of the drawn class, which differs from the others, and for these what that one leaves.
 
@@ -331,15 +341,3 @@ def _leaving_the_rest(ends: Floats, probabilities: Floats) -> Floats:
     # The others share what the drawn class leaves, so each has at most all of it.
     left = SHOWN_DIGITS - lower.sum(axis=1, keepdims=True)
     return np.stack([lower, np.where(is_drawn, ends[:, 1], left)], axis=1)
-
-
-@lru_cache
-def _gaussian_quantile(comparisons: int) -> float:
-    """Return t of `AnswerNoise.undecided`."""
-    return NormalDist().inv_cdf(1 - _ERROR_SHARE / comparisons)
-
-
-@lru_cache
-def _laplace_reach(classes: int) -> float:
-    """Return 2 c / b."""
-    return -2 * math.log(1 - COVERAGE ** (1 / classes))

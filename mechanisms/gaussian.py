@@ -4,18 +4,21 @@ import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.losses import Cost, GaussianLoss, PrivacyLoss
 from dpserve.mechanisms import grid
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.laws import GAUSSIAN
+from dpserve.mechanisms.mechanism import Mechanism, Price, Prices
 from dpserve.mechanisms.noise import rounded_gaussian
 from dpserve.mechanisms.randomness import Randomness
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Mechanism):
     """Gaussian noise of `noise_multiplier` times the row's L2 sensitivity on every logit: mu = 1/noise_multiplier.
 
     The proof. Neighbours' rows on the grid (`dpserve.mechanisms.grid`) are at most D/g + ROUNDING sqrt(C) steps apart
@@ -30,6 +33,12 @@ class Gaussian:
 
     name: ClassVar[str] = "gaussian"
     status: ClassVar[Literal["proven", "unproven"]] = "proven"
+    prices: ClassVar[Prices] = Prices(
+        default="noise-multiplier:20",
+        pure_default=None,
+        forms=dict.fromkeys(("rho:R", "noise-multiplier:M", "epsilon:E@D"), "Gaussian noise"),
+        audited=("noise-multiplier:4",),
+    )
 
     noise_multiplier: float
 
@@ -38,6 +47,21 @@ class Gaussian:
         if not 0 < self.noise_multiplier < math.inf:
             raise ValueError(f"the noise multiplier must be positive and finite, not {self.noise_multiplier}")
         sampling_error.check_row_rho(float(self.cost.rho))
+
+    @classmethod
+    def at_price(cls, price: Price, classes: int) -> Self:
+        """See `Mechanism`."""
+        del classes
+        return cls(float(price.amount) if price.kind == "noise-multiplier" else grid.round_up(1 / Fraction(price.mu())))
+
+    @classmethod
+    def from_losses(cls, losses: tuple[PrivacyLoss, ...], classes: int) -> Self | None:
+        """See `Mechanism`. The noise multiplier may differ in the last digit."""
+        del classes
+        match losses:
+            case (GaussianLoss(mu),):
+                return cls(1 / mu)
+        return None
 
     @property
     def mu(self) -> float:
@@ -53,13 +77,20 @@ class Gaussian:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
         rounded_gaussian(calibration(self, classes)[0])
 
-    def steps(self, sensitivity: Floats, classes: int) -> Floats:
-        """Return the step of the grid on which rows of these sensitivities are answered, (n,). Public."""
-        return grid.steps_of(sensitivity, calibration(self, classes)[1])
+    def answer_noise(self, sensitivity: Floats, classes: int) -> AnswerNoise:
+        """See `Mechanism`. The scale is the standard deviation of the noise on each logit."""
+        scale, per_sensitivity = calibration(self, classes)
+        return AnswerNoise(GAUSSIAN, scale * grid.steps_of(sensitivity, per_sensitivity), rounding=0.5 / scale)
 
-    def noise_scale(self, sensitivity: Floats, classes: int) -> Floats:
-        """Return the standard deviation of the noise on each logit of rows of these sensitivities, (n,). Public."""
-        return calibration(self, classes)[0] * self.steps(sensitivity, classes)
+    def least_scale(self, sensitivity: Floats, classes: int) -> Floats:
+        """See `Mechanism`. The table that the noise comes from may hang on the multiplier's last digit."""
+        del classes
+        return sensitivity * self.noise_multiplier
+
+    def multiplier(self, classes: int) -> float:
+        """See `Mechanism`: the noise multiplier by its name."""
+        del classes
+        return self.noise_multiplier
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.

@@ -1,20 +1,23 @@
 """One class, from the exponential mechanism or by permute-and-flip: the cheap answer where a label is enough."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.losses import Cost
+from dpserve.accounting.losses import Cost, PrivacyLoss
 from dpserve.mechanisms import grid, selection
+from dpserve.mechanisms.answer_noise import SelectionNoise
+from dpserve.mechanisms.mechanism import PURE_DEFAULT, Mechanism, Price, Prices
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.mechanisms.selection import SMALLEST_EPSILON, Law
+from dpserve.mechanisms.worlds import Worlds
 
 
 @dataclass(frozen=True)
-class Label:
+class Label(Mechanism):
     """A class v with probability in proportion to exp(epsilon z_v / (sqrt(2) D)), D the row's L2 sensitivity.
 
     Or, by permute-and-flip, the class whose logit is largest with exponential noise of the mean sqrt(2) D / epsilon.
@@ -25,6 +28,12 @@ class Label:
 
     name: ClassVar[str] = "label"
     status: ClassVar[Literal["proven", "unproven"]] = "proven"
+    prices: ClassVar[Prices] = Prices(
+        default="rho:0.00125",
+        pure_default=PURE_DEFAULT,
+        forms={"rho:R": "exponential mechanism", "epsilon:E": "permute-and-flip"},
+        audited=("epsilon:1",),
+    )
 
     epsilon: float
     law: Law = "exponential"
@@ -35,18 +44,55 @@ class Label:
         if self.epsilon < SMALLEST_EPSILON:
             raise ValueError(f"epsilon must be at least {SMALLEST_EPSILON:.4g}, not {self.epsilon}")
 
+    @classmethod
+    def at_price(cls, price: Price, classes: int) -> Self:
+        """See `Mechanism`. Each currency buys the law that is better in it."""
+        del classes
+        return cls(price.pure_epsilon(per_rho=8), "exponential" if price.kind == "rho" else "permute-and-flip")
+
+    @classmethod
+    def from_losses(cls, losses: tuple[PrivacyLoss, ...], classes: int) -> Self | None:
+        """See `Mechanism`."""
+        del classes
+        law = selection.law_of(losses[0])
+        return None if law is None or len(losses) > 1 else cls(*law)
+
     @property
     def cost(self) -> Cost:
         """A loss of range epsilon, or of epsilon-DP."""
         return Cost((selection.loss_of(self.law, self.epsilon),))
 
-    def prepare(self) -> None:
+    def prepare(self, classes: int) -> None:
         """Build the noise table ahead of the first release, if there is one."""
+        del classes
         selection.prepare(self.law)
 
     def scale(self, sensitivity: Floats) -> Floats:
         """Return the scale of the draw for rows of these sensitivities, (n,): see `selection.scale_by`."""
         return selection.scale_by(self.law, sensitivity, self.epsilon)
+
+    def answer_noise(self, sensitivity: Floats, classes: int) -> SelectionNoise:
+        """See `Mechanism`."""
+        del classes
+        return SelectionNoise(law=self.law, scale=self.scale(sensitivity))
+
+    def chances(self, logits: Floats, sensitivity: Floats) -> Floats:
+        """See `Mechanism`: but for the grid, and the floor below which no class falls."""
+        return selection.probabilities(self.law, logits, sensitivity, self.epsilon)
+
+    def worst_neighbours(self, classes: int) -> Worlds:
+        """See `Mechanism`."""
+        return selection.worst_neighbours(self.law, self.epsilon, classes)
+
+    def log_ratio(self, answers: Floats, worlds: Worlds) -> Floats:
+        """See `Mechanism`."""
+        inside, outside = (
+            selection.log_probabilities(self.law, logits, worlds.sensitivity, self.epsilon)
+            for logits in (worlds.logits_in, worlds.logits_out)
+        )
+        shown = answers.argmax(axis=1)[:, None]
+        ratios: Floats = np.take_along_axis(inside - outside, shown, axis=1)[:, 0]
+        return ratios
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return the class of each row as 1 among zeros, (n, C), for logits (n, C) of sensitivity (n,).

@@ -2,18 +2,22 @@
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.losses import Cost, LaplaceLoss
+from dpserve.accounting.losses import Cost, LaplaceLoss, PrivacyLoss
 from dpserve.mechanisms import grid
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.laws import LAPLACE
+from dpserve.mechanisms.mechanism import PURE_DEFAULT, Mechanism, Price, Prices
 from dpserve.mechanisms.noise import LAPLACE_SCALE, rounded_laplace
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.worlds import Worlds, all_classes_apart
 
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(Mechanism):
     """Laplace noise of scale sqrt(C) D / epsilon on every logit, D being the row's L2 sensitivity.
 
     The proof. Neighbours' rows on the grid (`dpserve.mechanisms.grid`) are at most sqrt(C) D/g + ROUNDING C steps apart
@@ -27,12 +31,35 @@ class Laplace:
 
     name: ClassVar[str] = "laplace"
     status: ClassVar[Literal["proven", "unproven"]] = "proven"
+    prices: ClassVar[Prices] = Prices(
+        default="noise-multiplier:20",
+        pure_default=PURE_DEFAULT,
+        forms=dict.fromkeys(("rho:R", "noise-multiplier:M", "epsilon:E"), "Laplace noise"),
+        audited=("epsilon:1",),
+    )
 
     epsilon: float
 
     def __post_init__(self) -> None:
         """Refuse what no row may cost."""
         sampling_error.check_row_rho(float(self.cost.rho))
+
+    @classmethod
+    def at_price(cls, price: Price, classes: int) -> Self:
+        """See `Mechanism`. The noise multiplier is the scale over the L1 sensitivity."""
+        del classes
+        return cls(
+            grid.round_up(1 / price.exact) if price.kind == "noise-multiplier" else price.pure_epsilon(per_rho=2)
+        )
+
+    @classmethod
+    def from_losses(cls, losses: tuple[PrivacyLoss, ...], classes: int) -> Self | None:
+        """See `Mechanism`."""
+        del classes
+        match losses:
+            case (LaplaceLoss(epsilon),):
+                return cls(epsilon)
+        return None
 
     @property
     def cost(self) -> Cost:
@@ -44,13 +71,14 @@ class Laplace:
         step_per_sensitivity(self.epsilon, classes)
         rounded_laplace(LAPLACE_SCALE)
 
-    def steps(self, sensitivity: Floats, classes: int) -> Floats:
-        """Return the step of the grid on which rows of these sensitivities are answered, (n,). Public."""
-        return grid.steps_of(sensitivity, step_per_sensitivity(self.epsilon, classes))
+    def answer_noise(self, sensitivity: Floats, classes: int) -> AnswerNoise:
+        """See `Mechanism`. Each logit has noise of the scale."""
+        steps = grid.steps_of(sensitivity, step_per_sensitivity(self.epsilon, classes))
+        return AnswerNoise(LAPLACE, LAPLACE_SCALE * steps, rounding=0.5 / LAPLACE_SCALE)
 
-    def noise_scale(self, sensitivity: Floats, classes: int) -> Floats:
-        """Return the scale of the noise on each logit of rows of these sensitivities, (n,). Public."""
-        return LAPLACE_SCALE * self.steps(sensitivity, classes)
+    def worst_neighbours(self, classes: int) -> Worlds:
+        """See `Mechanism`. What counts is how far the row moves in L1."""
+        return all_classes_apart(classes)
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.

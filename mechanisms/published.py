@@ -27,27 +27,33 @@ another library computes normal quantiles and e^x - 1, the last digits may be ot
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats, Words
-from dpserve.accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost
-from dpserve.mechanisms import elementary
+from dpserve.accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost, PrivacyLoss
+from dpserve.mechanisms import elementary, grid
+from dpserve.mechanisms.answer_noise import AnswerNoise, HiddenNoise
 from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.laws import GAUSSIAN, LAPLACE
+from dpserve.mechanisms.mechanism import PURE_DEFAULT, Mechanism, Price, Prices
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.worlds import Worlds, logarithms, worlds_apart
 
 Noise = Literal["laplace", "gaussian"]
 
 WORDS_PER_ROW = 2
 _LARGEST_LOGIT = 1e300
 """Noisy logits are clipped here, after the noise, so that softmax never meets an infinity."""
+_MATCH = 1e-3
+"""Largest distance at which an answer's log-ratio agrees with a world's, as a share of the worlds' difference."""
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Mechanism):
     """Algorithm 1 with a claimed total of `epsilon` for one release of one row of `classes` classes.
 
     With Laplace noise epsilon is of pure differential privacy; with Gaussian noise it is the mu of mu-GDP, which the
@@ -56,6 +62,17 @@ class Published:
 
     name: ClassVar[str] = "published"
     status: ClassVar[Literal["proven", "unproven"]] = "unproven"
+    prices: ClassVar[Prices] = Prices(
+        default="noise-multiplier:20",
+        pure_default=PURE_DEFAULT,
+        forms={
+            "rho:R": "Gaussian noise, as claimed",
+            "noise-multiplier:M": "Gaussian noise, as claimed",
+            "epsilon:E": "Laplace noise, as claimed",
+            "epsilon:E@D": "Gaussian noise, as claimed",
+        },
+        audited=("noise-multiplier:0.2", "epsilon:5"),
+    )
 
     classes: int
     epsilon: float
@@ -72,6 +89,23 @@ class Published:
         if not self.epsilon_neuron > 0:
             raise ValueError(f"a claimed epsilon of {self.epsilon} is too small to be divided among its parts")
 
+    @classmethod
+    def at_price(cls, price: Price, classes: int) -> Self:
+        """See `Mechanism`. A pure epsilon is what is claimed with Laplace noise, and the rest with Gaussian noise."""
+        if price.kind == "epsilon" and price.delta is None:
+            return cls(classes, grid.round_down(price.exact), "laplace")
+        return cls(classes, price.mu(), "gaussian")
+
+    @classmethod
+    def from_losses(cls, losses: tuple[PrivacyLoss, ...], classes: int) -> Self | None:
+        """See `Mechanism`."""
+        match losses:
+            case (ClaimedGaussianLoss(mu),):
+                return cls(classes, mu, "gaussian")
+            case (ClaimedLaplaceLoss(epsilon),):
+                return cls(classes, epsilon, "laplace")
+        return None
+
     @property
     def epsilon_neuron(self) -> float:
         """The part of the budget that scales the noise; the sampling gets the same (Section 5.3), rounded down."""
@@ -85,6 +119,37 @@ class Published:
         return Cost(
             (ClaimedLaplaceLoss(self.epsilon) if self.noise == "laplace" else ClaimedGaussianLoss(self.epsilon),)
         )
+
+    def answer_noise(self, sensitivity: Floats, classes: int) -> AnswerNoise | HiddenNoise:
+        """See `Mechanism`. Of two classes the one log-ratio has the noise, and of more one logit that is not named."""
+        law, scale = GAUSSIAN if self.noise == "gaussian" else LAPLACE, sensitivity / self.epsilon_neuron
+        if classes == 2:
+            return AnswerNoise(law, scale, "log-odds")
+        return HiddenNoise("one logit got noise and the others none, and the answer does not say which", law, scale)
+
+    def worst_neighbours(self, classes: int) -> Worlds:
+        """See `Mechanism`. Every two logits change by different amounts, each by at most the 1 of one neuron."""
+        return worlds_apart(np.linspace(1.0, -1.0, classes))
+
+    def log_ratio(self, answers: Floats, worlds: Worlds) -> Floats:
+        """See `Mechanism`. With three classes or more the two worlds' answers do not overlap, and there is no ratio.
+
+        Then it is how many log-ratios of two classes agree with the world "in", less those that agree with "out".
+        Algorithm 1 noises one logit: the log-ratio of any two other classes is z_i - z_j of its world, to the last
+        digits. Two classes whose log-ratio is the same in both worlds say nothing and are left out.
+        """
+        first, second = np.triu_indices(worlds.classes, 1)
+        observed, inside, outside = (
+            rows[:, first] - rows[:, second] for rows in (logarithms(answers), worlds.logits_in, worlds.logits_out)
+        )
+        noise = self.answer_noise(worlds.sensitivity, worlds.classes)
+        if isinstance(noise, AnswerNoise):
+            log_law = (noise.law.log_density((observed - exact)[:, 0] / noise.scale) for exact in (inside, outside))
+            return next(log_law) - next(log_law)
+        reach = _MATCH * np.abs(inside - outside)
+        agree: Floats = np.float64(1) * (np.abs(observed - inside) < reach) - (np.abs(observed - outside) < reach)
+        total: Floats = agree.sum(axis=1)
+        return total
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return one answer (n, C) for each row of logits (n, C).

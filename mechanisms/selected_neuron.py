@@ -5,17 +5,22 @@ The published method's shape (`dpserve.mechanisms.published`), releasing only wh
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from fractions import Fraction
+from typing import ClassVar, Literal, Self
 
 import numpy as np
+import scipy.special
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
-from dpserve.mechanisms import elementary, grid, selection
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss, PrivacyLoss
+from dpserve.mechanisms import elementary, grid, laws, selection
+from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.mechanism import PURE_DEFAULT, Mechanism, Price, Prices
 from dpserve.mechanisms.noise import NoiseLaw, rounded_gaussian, rounded_laplace
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.mechanisms.selection import SMALLEST_EPSILON, Law
+from dpserve.mechanisms.worlds import Worlds, logarithms
 
 _LAPLACE_SCALE = 2**16
 _SMALLEST_STEP = 2.0**-34
@@ -24,7 +29,7 @@ _LEAST_EXPONENT = -64.0
 
 
 @dataclass(frozen=True)
-class SelectedNeuron:
+class SelectedNeuron(Mechanism):
     """A class v as `Label` draws it, then its log-odds with noise that costs `noise`.
 
     The proof. Given v, its log-odds f(z) = z_v - ln sum_{j != v} e^(z_j) has the gradient e_v - q, q being a
@@ -38,6 +43,15 @@ class SelectedNeuron:
 
     name: ClassVar[str] = "selected-neuron"
     status: ClassVar[Literal["proven", "unproven"]] = "proven"
+    prices: ClassVar[Prices] = Prices(
+        default="rho:0.00125",
+        pure_default=PURE_DEFAULT,
+        forms={
+            "rho:R": "exponential mechanism and Gaussian noise, R/2 each",
+            "epsilon:E": "permute-and-flip and Laplace noise, E/2 each",
+        },
+        audited=("rho:0.1", "epsilon:1"),
+    )
 
     selection_epsilon: float
     noise: GaussianLoss | LaplaceLoss
@@ -50,23 +64,66 @@ class SelectedNeuron:
             raise ValueError(f"the epsilon of the selection must be at least {SMALLEST_EPSILON:.4g}")
         calibration(self.noise)
 
+    @classmethod
+    def at_price(cls, price: Price, classes: int) -> Self:
+        """See `Mechanism`. Half of the price is for the selection, and half for the noise."""
+        del classes
+        half = Fraction(1, 2)
+        selection_epsilon = price.pure_epsilon(per_rho=8, share=half)
+        if price.kind == "rho":
+            return cls(selection_epsilon, GaussianLoss(price.mu(half)))
+        return cls(selection_epsilon, LaplaceLoss(selection_epsilon), "permute-and-flip")
+
+    @classmethod
+    def from_losses(cls, losses: tuple[PrivacyLoss, ...], classes: int) -> Self | None:
+        """See `Mechanism`."""
+        del classes
+        match losses:
+            case (first, GaussianLoss() | LaplaceLoss() as noise) if (law := selection.law_of(first)) is not None:
+                return cls(law[0], noise, law[1])
+        return None
+
     @property
     def cost(self) -> Cost:
         """The loss of the selection, and that of the noise."""
         return Cost((selection.loss_of(self.law, self.selection_epsilon), self.noise))
 
-    def prepare(self) -> None:
+    def prepare(self, classes: int) -> None:
         """Build the noise tables ahead of the first release."""
+        del classes
         selection.prepare(self.law)
         _law(self.noise)
 
-    def noise_scale(self, sensitivity: Floats) -> Floats:
-        """Return the scale of the noise on the log-odds of rows of these sensitivities, (n,). Public.
-
-        It is the standard deviation of Gaussian noise, and Laplace's own scale.
-        """
+    def answer_noise(self, sensitivity: Floats, classes: int) -> AnswerNoise:
+        """See `Mechanism`. The noise is on the log-odds of the selected class."""
+        del classes
         scale, per_sensitivity = calibration(self.noise)
-        return scale * grid.steps_of(sensitivity, per_sensitivity, _SMALLEST_STEP)
+        law = laws.GAUSSIAN if isinstance(self.noise, GaussianLoss) else laws.LAPLACE
+        steps = grid.steps_of(sensitivity, per_sensitivity, _SMALLEST_STEP)
+        return AnswerNoise(law, scale * steps, "log-odds", rounding=0.5 / scale)
+
+    def worst_neighbours(self, classes: int) -> Worlds:
+        """See `Mechanism`. Of two classes an answer does not show which was selected."""
+        return selection.worst_neighbours(self.law, self.selection_epsilon, classes, hidden=classes == 2)
+
+    def log_ratio(self, answers: Floats, worlds: Worlds) -> Floats:
+        """See `Mechanism`. It sums over the classes that may have been selected: the others share the rest evenly."""
+        classes, noise = worlds.classes, self.answer_noise(worlds.sensitivity, worlds.classes)
+        # The largest and smallest of the others agree, for the selected class and no other (with two classes for both).
+        possible = np.stack(
+            [np.ptp(np.delete(answers, place, axis=1), axis=1) == 0 for place in range(classes)], axis=1
+        )
+        shown = logarithms(answers)
+        others = [np.delete(shown, place, axis=1).max(axis=1) for place in range(classes)]
+        log_odds = shown - np.stack(others, axis=1) - np.log(classes - 1)
+
+        def log_law(logits: Floats) -> Floats:
+            drawn = noise.law.log_density((log_odds - _exact_log_odds(logits)) / noise.scale[:, None])
+            chosen = selection.log_probabilities(self.law, logits, worlds.sensitivity, self.selection_epsilon)
+            total: Floats = scipy.special.logsumexp(np.where(possible, chosen + drawn, -np.inf), axis=1)
+            return total
+
+        return log_law(worlds.logits_in) - log_law(worlds.logits_out)
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
@@ -111,6 +168,12 @@ def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integ
     weights = elementary.exp(np.maximum(clipped - largest[:, None], _LEAST_EXPONENT))
     others = largest + elementary.log(elementary.row_sums(weights))
     return grid.on_grid(own - others, steps)
+
+
+def _exact_log_odds(logits: Floats) -> Floats:
+    """Return z_v - ln sum_{j != v} e^(z_j) for every class v, (n, C): in floating point, for audits."""
+    rest = [scipy.special.logsumexp(np.delete(logits, place, axis=1), axis=1) for place in range(logits.shape[1])]
+    return np.asarray(logits - np.stack(rest, axis=1))
 
 
 def _spread(log_odds: Floats, selected: Integers, classes: int) -> Floats:

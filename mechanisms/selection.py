@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpserve.accounting.arrays import Floats, Integers, Words
-from dpserve.accounting.losses import BoundedRangeLoss, PureLoss
+from dpserve.accounting.losses import BoundedRangeLoss, PrivacyLoss, PureLoss
 from dpserve.mechanisms import elementary, grid
 from dpserve.mechanisms.grid import ROUNDING, SMALLEST_STEP, on_grid, round_up, square_root
 from dpserve.mechanisms.noise import LAPLACE_SCALE, floored_exponential
+from dpserve.mechanisms.worlds import Worlds, logarithms, two_classes_apart
 
 Law = Literal["exponential", "permute-and-flip"]
 """The law by which a class is selected."""
@@ -28,6 +29,8 @@ Law = Literal["exponential", "permute-and-flip"]
 SMALLEST_EPSILON = 2.0**-16
 """A selection with less would be blunted by the slack reserved for rounding, and is as good as none."""
 
+_BEYOND_SELECTION = 20.0
+"""Exponents below the largest at which the exponential mechanism's floor leaves a class next to nothing."""
 _SLACK = 2.0**-25
 _FLOOR = 2.0**-24
 _BEYOND_THE_FLOOR = 17.0  # e^-17 < 2^-24: nothing changes but that exp never meets a number so large that it is slow
@@ -44,6 +47,16 @@ _TOWARDS_SMALLER = 1 - 2.0**-50
 def loss_of(law: Law, epsilon: float) -> BoundedRangeLoss | PureLoss:
     """Return the loss of one selection."""
     return BoundedRangeLoss(epsilon) if law == "exponential" else PureLoss(epsilon)
+
+
+def law_of(loss: PrivacyLoss) -> tuple[float, Law] | None:
+    """Return the epsilon and the law of a selection with this loss; None for another's loss."""
+    match loss:
+        case BoundedRangeLoss(epsilon):
+            return epsilon, "exponential"
+        case PureLoss(epsilon):
+            return epsilon, "permute-and-flip"
+    return None
 
 
 def words_of(law: Law, classes: int) -> int:
@@ -84,6 +97,29 @@ def probabilities(law: Law, logits: Floats, sensitivity: Floats, epsilon: float)
         factors = 1 - node * ratios
         total += weight * factors.prod(axis=1, keepdims=True) / factors
     return np.asarray(ratios * total, dtype=np.float64)
+
+
+def log_probabilities(law: Law, logits: Floats, sensitivity: Floats, epsilon: float) -> Floats:
+    """Return ln of the very law that is drawn from, (n, C), or of permute-and-flip's without its grid: for audits."""
+    if law == "permute-and-flip":
+        return logarithms(probabilities(law, logits, sensitivity, epsilon))
+    cumulative = cumulative_weights(logits, sensitivity, epsilon).astype(np.float64)
+    weights = np.diff(cumulative, axis=1, prepend=0.0)
+    log_shares: Floats = np.log(weights / cumulative[:, -1:])
+    return log_shares
+
+
+def worst_neighbours(law: Law, epsilon: float, classes: int, *, hidden: bool = False) -> Worlds:
+    """Return the worlds that a selection tells apart best. hidden: whether an answer does not show what was selected.
+
+    All classes but two lie too low to be selected, so that the whole of epsilon is in the choice between these. By
+    permute-and-flip the lower of two classes tells the whole of it, if it is nowhere the higher: out they are level.
+    """
+    middle = np.zeros(classes)
+    middle[2:] = -_BEYOND_SELECTION * math.sqrt(2) / epsilon
+    if law == "permute-and-flip" and not hidden:
+        middle[:2] = np.array([1.0, -1.0]) / math.sqrt(8)
+    return two_classes_apart(classes, middle)
 
 
 def flip(logits: Floats, sensitivity: Floats, epsilon: float, words: Words) -> Integers:

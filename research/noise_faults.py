@@ -17,7 +17,6 @@ import typer
 from scipy.stats import laplace, norm
 
 from dpserve.accounting.arrays import Floats
-from dpserve.audit.distinguishing.likelihood import Worlds, scores, worst_case
 from dpserve.audit.distinguishing.mechanism import judge
 from dpserve.audit.distinguishing.neighbours import Neighbours, neighbours
 from dpserve.audit.distinguishing.service import observe_services
@@ -28,11 +27,11 @@ from dpserve.audit.membership.plan import NOISE_SHARE
 from dpserve.audit.noise import NoiseFinding, judge_known_logits, together
 from dpserve.audit.reports import ReportTable
 from dpserve.mechanisms.elementary import softmax
-from dpserve.mechanisms.gaussian import Gaussian
-from dpserve.mechanisms.laplace import Laplace
-from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness
+from dpserve.mechanisms.registry import priced
 from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.mechanisms.worlds import Worlds
 from dpserve.training.exact.questions import MeteredModel
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.digits import load_digits
@@ -85,8 +84,9 @@ class BareClass(Faulty):
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Release with the fault."""
         uniforms = ((randomness.words(logits.size) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        law = norm if isinstance(self.sound, Gaussian) else laplace
-        noise = law.ppf(uniforms).reshape(logits.shape) * self.sound.noise_scale(sensitivity, logits.shape[1])[:, None]
+        promised = self.sound.answer_noise(sensitivity, logits.shape[1])
+        law = norm if promised.law is GAUSSIAN else laplace
+        noise = law.ppf(uniforms).reshape(logits.shape) * promised.scale[:, None]
         noise[:, 0] = 0.0
         return softmax(logits + noise)
 
@@ -121,7 +121,7 @@ def attacked(model: MeteredModel, mechanism: Any, seed: int) -> NoiseFinding:
 def audited_mechanism(mechanism: Any, seed: int) -> bool:
     """Return whether `audit mechanism` convicts it, by as many answers as it asks for by itself."""
     sound = getattr(mechanism, "sound", mechanism)
-    worlds, randomness = worst_case(sound, CLASSES), SeededRandomness(seed, ("noise faults", repr(mechanism)))
+    worlds, randomness = sound.worst_neighbours(CLASSES), SeededRandomness(seed, ("noise faults", repr(mechanism)))
     ones = np.ones(_PIECE)
     batch = Worlds(np.repeat(worlds.logits_in, _PIECE, axis=0), np.repeat(worlds.logits_out, _PIECE, axis=0), ones)
     scored: tuple[list[Floats], list[Floats]] = ([], [])
@@ -129,7 +129,7 @@ def audited_mechanism(mechanism: Any, seed: int) -> bool:
     for _ in range(MECHANISM_TRIALS // _PIECE):
         for logits, kept in zip((batch.logits_in, batch.logits_out), scored, strict=True):
             answers = mechanism.release(logits, ones, randomness)
-            kept.append(scores(sound, answers, batch))
+            kept.append(sound.log_ratio(answers, batch))
             noise.append(judge_known_logits(sound, answers, logits, ones))
     inside, outside = map(np.concatenate, scored)
     return judge(sound, inside, outside, delta=_delta(mechanism), noise=together(noise)).convicted
@@ -182,7 +182,7 @@ def tabulate(model: MeteredModel, seeds: Sequence[int]) -> ReportTable:
     for mechanism, price in MECHANISMS:
         sound = priced(mechanism, price, CLASSES)
         for fault, plant in FAULTS:
-            if plant is BareClass and not isinstance(sound, Gaussian | Laplace):
+            if plant is BareClass and sound.answer_noise(np.ones(1), CLASSES).on != "logits":
                 continue
             planted = plant(sound)
             found = [attacked(model, planted, seed).p_value for seed in seeds]

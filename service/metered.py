@@ -14,29 +14,17 @@ import numpy as np
 
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.ledger import Charge, ChargeRequest, ClientAccount, Ledger
-from dpserve.accounting.losses import GaussianLoss, LaplaceLoss
 from dpserve.accounting.report import row_price
-from dpserve.mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
-from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.mechanisms.grid import in_range
-from dpserve.mechanisms.label import Label
-from dpserve.mechanisms.laplace import Laplace
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import load_cipher
-from dpserve.mechanisms.selected_neuron import SelectedNeuron
 from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
 from dpserve.service.errors import InvalidRows, Refusal
 from dpserve.service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
 from dpserve.service.telemetry.timeline import Timeline, timeline
 from dpserve.training.exact.questions import MeteredModel, noise_of
 from dpserve.training.features.maps import FeatureMap
-
-_LAWS: dict[type, Literal["gaussian", "laplace"]] = {
-    Gaussian: "gaussian",
-    GaussianLoss: "gaussian",
-    Laplace: "laplace",
-    LaplaceLoss: "laplace",
-}
 
 
 class _Arrival(Waiting, eq=False, kw_only=True):
@@ -196,15 +184,7 @@ class MeteredPredictor(Predictor):
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:
         """Return the noise on answers to rows of these sensitivities."""
-        match self.mechanism:
-            case Label() as mechanism:
-                return AnswerNoise(mechanism.law, mechanism.scale(sensitivity), "selection")
-            case SelectedNeuron() as mechanism:
-                return AnswerNoise(_LAWS[type(mechanism.noise)], mechanism.noise_scale(sensitivity), "log-odds")
-            case Gaussian() | Laplace() as mechanism:
-                scale = mechanism.noise_scale(sensitivity, len(self.head.certificate.classes))
-                return AnswerNoise(_LAWS[type(mechanism)], scale)
-        return UnknownNoise("one logit got noise and the others none, and the answer does not say which")
+        return self.mechanism.answer_noise(sensitivity, len(self.head.certificate.classes))
 
     def _charge_request(
         self, caller: Caller, request: RowsRequest, now: float, questions: tuple[bytes, ...]

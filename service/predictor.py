@@ -41,7 +41,7 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import AccountState
-from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.service.batcher import Batcher, BatchLimits, Waiting
 from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
 from dpserve.training.bundles.certificate import ModelCertificate
@@ -193,7 +193,7 @@ class Predictor(ABC):
 
         Draws, and noise of which nothing is known, have no intervals, and do not say what is undecided.
         """
-        reaches = not isinstance(self._noise, UnknownNoise) and self._noise.on != "selection"
+        reaches = not self._noise.no_interval
         ends = INTERVAL if reaches else ()
         undecided = (UNDECIDED,) if reaches and self.outputs.classes is not None else ()
         sets = (PREDICTION_SET,) if self.prediction_sets is not None else ()

@@ -22,12 +22,12 @@ from dpserve.accounting.losses import (
     composition_of,
 )
 from dpserve.audit import estimators
-from dpserve.audit.distinguishing.likelihood import Worlds, scores
 from dpserve.audit.estimators import LowerBound
 from dpserve.audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, composition_family
 from dpserve.audit.noise import NoiseFinding, judge_known_logits, together
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.worlds import Worlds
 
 CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""
@@ -163,7 +163,7 @@ def observe_noise(
         batch = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
         for logits, kept in zip((batch.logits_in, batch.logits_out), both, strict=True):
             answers = mechanism.release(logits, batch.sensitivity, randomness)
-            kept.append(scores(mechanism, answers, batch))
+            kept.append(mechanism.log_ratio(answers, batch))
             noise.append(judge_known_logits(mechanism, answers, logits, batch.sensitivity))
     return np.concatenate(both[0]), np.concatenate(both[1]), together(noise)
 

@@ -3,7 +3,7 @@
 The record is a natural one, an outlier, or a mislabelled canary that is searched for; or the adversary poisons: it
 chooses all other records, too, as differential privacy lets it (Chadha, Jagielski, Papernot, Choquette-Choo and Nasr,
 "Auditing private prediction", ICML 2024, find that what private answers tell hangs on whether it may). More than any of
-them shows `dpserve.audit.distinguishing.likelihood.worst_case`, two rows of logits as far apart as the proof allows.
+them shows `Mechanism.worst_neighbours`, two rows of logits as far apart as the proof allows.
 """
 
 import math
@@ -14,8 +14,8 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-from dpserve.audit.distinguishing.likelihood import Worlds
 from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.worlds import Worlds
 from dpserve.training.exact.questions import MeteredModel
 from dpserve.training.inputs.records import Declaration, Records, Units
 

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-from dpserve.audit.distinguishing.likelihood import Worlds, scores
 from dpserve.audit.distinguishing.neighbours import Neighbours
 from dpserve.audit.endpoint import served_mechanism
 from dpserve.audit.noise import NoiseFinding, judge_known_logits, together
 from dpserve.audit.pieces import ResultStore, kept_scores_and_noise
 from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.worlds import Worlds
 
 _DRAWS = 4
 
@@ -103,7 +103,7 @@ def observe_services(
         def ask(asked: Floats = asked) -> tuple[Floats, Floats, NoiseFinding]:
             worlds: Worlds = pair.worlds(asked)
             answers = [service.predict_proba(asked) for service in (service_in, service_out)]
-            inside, outside = (scores(mechanism, one, worlds) for one in answers)
+            inside, outside = (mechanism.log_ratio(one, worlds) for one in answers)
             tested = [
                 judge_known_logits(mechanism, one, logits, worlds.sensitivity)
                 for one, logits in zip(answers, (worlds.logits_in, worlds.logits_out), strict=True)

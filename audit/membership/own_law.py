@@ -2,7 +2,7 @@
 
 LiRA takes an answer for one number that is normal over models. The noise is the larger part of that number, and its law
 is public. So shadow models are asked for their exact logits, and the answer's likelihood is the mechanism's own
-(`dpserve.audit.distinguishing.likelihood`).
+(`Mechanism.log_ratio`).
 
 What a record moves. Training on a record moves its own logits along the gradient of its loss, e_y - p, by a step that
 hardly depends on the record. So the two worlds of a row are m + a (e_y - p)/2 and m - a (e_y - p)/2: m is the mean of
@@ -10,8 +10,8 @@ shadow models with and without the row, p its softmax, and a the least-squares s
 rows together. A row's own difference has the error of a few shadow models in C coordinates, which is several times the
 step.
 
-`published` (Algorithm 1 of Lu et al. 2022) adds noise to the logit of one neuron v. All log-ratios of other classes are
-exact, so that noise says nothing there, and LiRA is made without v:
+Where one logit, of v, has the noise, and the answer does not say which (`HiddenNoise`: Algorithm 1 of Lu et al.), all
+log-ratios of other classes are exact, so that noise says nothing there, and LiRA is made without v:
 
     P(answer | in)/P(answer | out) = sum over v of P(v | answer, out) N(s_v; in)/N(s_v; out),
 
@@ -26,12 +26,11 @@ import numpy as np
 import scipy.special
 
 from dpserve.accounting.arrays import Floats, Labels, Mask
-from dpserve.audit.distinguishing.likelihood import Worlds
-from dpserve.audit.distinguishing.likelihood import scores as log_ratios
 from dpserve.audit.membership.scoring import log_of, online_ratio
+from dpserve.mechanisms.answer_noise import HiddenNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.mechanism import Mechanism
-from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.worlds import Worlds
 
 _LEAST_LOGARITHM = -694.0
 """A smaller probability may be the smallest that a softmax returns, and then says nothing of its logit."""
@@ -55,20 +54,21 @@ def own_law_ratio(
     if not (seen.any(axis=0) & ~seen.all(axis=0)).any():
         return None
     total = np.zeros(len(y))
-    if isinstance(mechanism, Published) and mechanism.classes > 2:
-        there = np.zeros(len(y))
-        for one in answers:
-            ratios, shown = _exact_coordinates(mechanism, sensitivity, one, logits, y, seen)
+    noise = mechanism.answer_noise(sensitivity, logits.shape[2])
+    if isinstance(noise, HiddenNoise):
+        shown = np.zeros(len(y))
+        for copy in answers:
+            ratios, shows = _exact_coordinates(noise, copy, logits, y, seen)
             total += ratios
-            there += shown
-        return total / np.maximum(there, 1)  # near-copies show the same exact logits again
+            shown += shows
+        return total / np.maximum(shown, 1)  # near-copies show the same exact logits again
     inside, outside = _worlds(logits, y, seen)
     block = max(1, _LARGEST_BLOCK // logits.shape[2] ** 2)
-    for one in answers:
-        rows = np.flatnonzero(~np.isnan(one[:, 0]))
-        for start in range(0, len(rows), block):
-            part = rows[start : start + block]
-            total[part] += log_ratios(mechanism, one[part], Worlds(inside[part], outside[part], sensitivity[part]))
+    for copy in answers:
+        answered = np.flatnonzero(~np.isnan(copy[:, 0]))
+        for start in range(0, len(answered), block):
+            rows = answered[start : start + block]
+            total[rows] += mechanism.log_ratio(copy[rows], Worlds(inside[rows], outside[rows], sensitivity[rows]))
     return total
 
 
@@ -98,19 +98,19 @@ def _worlds(logits: Floats, y: Labels, seen: Mask) -> tuple[Floats, Floats]:
 
 
 def _exact_coordinates(
-    mechanism: Published, sensitivity: Floats, answers: Floats, logits: Floats, y: Labels, seen: Mask
+    noise: HiddenNoise, answers: Floats, logits: Floats, y: Labels, seen: Mask
 ) -> tuple[Floats, Mask]:
     """Return the log-ratio of each row's answer (n,), and which answers show anything."""
     observed = log_of(answers)
     hidden = (~(observed >= _LEAST_LOGARITHM)).sum(axis=1)
     shown = ~np.isnan(answers[:, 0]) & (hidden <= 1)
     observed = np.where(shown[:, None], observed, 0.0)
-    chances = _noised(mechanism, sensitivity, observed, logits, seen)
+    chances = _noised(noise, observed, logits, seen)
     order = np.argsort(-chances, axis=1)[:, :_HYPOTHESES]
     ratios = []
     for place in range(order.shape[1]):
         v = order[:, place]
-        confidences = np.stack([_confidence_without(each, y, v) for each in logits])
+        confidences = np.stack([_confidence_without(model, y, v) for model in logits])
         ratio = online_ratio(_confidence_without(observed, y, v), confidences, seen)
         ratios.append(np.where(v == y, 0.0, ratio))
     weights = log_of(np.take_along_axis(chances, order, axis=1))
@@ -129,7 +129,7 @@ def _confidence_without(logits: Floats, y: Labels, left_out: Labels) -> Floats:
     return confidence
 
 
-def _noised(mechanism: Published, sensitivity: Floats, observed: Floats, logits: Floats, seen: Mask) -> Floats:
+def _noised(noise: HiddenNoise, observed: Floats, logits: Floats, seen: Mask) -> Floats:
     """Return P(v | answer) for every neuron v, all taken to be alike likely beforehand: (n, C)."""
     classes = observed.shape[1]
     mean, _ = _means(logits, seen)
@@ -139,21 +139,6 @@ def _noised(mechanism: Published, sensitivity: Floats, observed: Floats, logits:
     total, squares = residuals.sum(axis=1, keepdims=True), np.square(residuals).sum(axis=1, keepdims=True)
     level = (total - residuals) / (classes - 1)
     others = squares - np.square(residuals) - (classes - 1) * np.square(level)
-    own = residuals - level
-    scale = (sensitivity / mechanism.epsilon_neuron)[:, None]
-    if mechanism.noise == "gaussian":
-        variance = np.square(scale) + spread**2
-        noise = -np.square(own) / (2 * variance) - np.log(variance) / 2
-    else:
-        noise = _log_normal_laplace(own, spread, scale)
-    log_chances = noise - others / (2 * spread**2)
+    log_chances = noise.law.blurred(residuals - level, spread, noise.scale[:, None]) - others / (2 * spread**2)
     chances: Floats = np.exp(log_chances - scipy.special.logsumexp(log_chances, axis=1, keepdims=True))
     return chances
-
-
-def _log_normal_laplace(x: Floats, deviation: float, scale: Floats) -> Floats:
-    """Return ln of the density at x of N(0, deviation^2) plus Laplace noise of this scale (Reed and Jorgensen 2004)."""
-    ratio = deviation / scale
-    sides = [sign * x / scale + scipy.special.log_ndtr(-sign * x / deviation - ratio) for sign in (-1.0, 1.0)]
-    density: Floats = np.logaddexp(*sides) + ratio**2 / 2 - np.log(2 * scale)
-    return density

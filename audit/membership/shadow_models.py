@@ -38,8 +38,8 @@ from dpserve.accounting.arrays import Floats, Integers, Labels, Mask
 from dpserve.accounting.messages import Message
 from dpserve.audit.endpoint import served_mechanism
 from dpserve.audit.membership.scoring import average_answers, log_of
+from dpserve.mechanisms.answer_noise import AnswerNoise
 from dpserve.mechanisms.elementary import softmax
-from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
 from dpserve.training.devices import Device, training_device
@@ -402,21 +402,22 @@ class ShadowSetup:
     def answers(self, logits: Floats, inputs: NDArray[np.float32] | Floats, seed: int, copies: int = 1) -> Floats:
         """Return what shadow models with these logits (k, n, C) answer to rows with these inputs: (k, n, C).
 
-        copies: the answer is the average of so many (`average_answers`). For Gaussian noise that is one answer
-        with less noise; for every other law so many are drawn.
+        copies: the answer is the average of so many (`average_answers`). Of a law that averages to itself that is one
+        answer with less noise; of every other so many are drawn.
         """
         flat = np.ascontiguousarray(logits.reshape(-1, logits.shape[2]))
         if self.mechanism is None or self.sensitivity is None:
             return softmax(flat).reshape(logits.shape)
         sensitivity, drawn = np.tile(self.sensitivities(inputs), len(logits)), copies
-        if isinstance(self.mechanism, Gaussian):
+        noise = self.mechanism.answer_noise(sensitivity, flat.shape[1])
+        if isinstance(noise, AnswerNoise) and noise.on == "logits" and noise.law.averages:
             sensitivity, drawn = sensitivity / np.sqrt(copies), 1
         randomness = SeededRandomness(seed, ("shadow answers",))
         probabilities = np.empty_like(flat)
         for start in range(0, len(flat), _LARGEST_BLOCK):
             block = slice(start, start + _LARGEST_BLOCK)
-            each = [self.mechanism.release(flat[block], sensitivity[block], randomness) for _ in range(drawn)]
-            probabilities[block] = average_answers(np.stack(each))
+            answers = [self.mechanism.release(flat[block], sensitivity[block], randomness) for _ in range(drawn)]
+            probabilities[block] = average_answers(np.stack(answers))
         return probabilities.reshape(logits.shape)
 
 

@@ -9,10 +9,9 @@ Run: python -m benchmarks.serving.unprotected BUNDLE PORT
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from starlette.types import ASGIApp
@@ -22,6 +21,7 @@ from dpserve.accounting.currency import RHO
 from dpserve.accounting.ledger import Balance, Charge, ChargeRequest
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms.elementary import softmax
+from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.service.http.app import create_app
 from dpserve.service.listener import Application, ServiceSettings, bind, run
 from dpserve.service.metered import MeteredPredictor
@@ -32,13 +32,12 @@ COST = Cost((GaussianLoss(1e-4),))
 _BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, ((RHO, 10**12),))
 
 
-@dataclass(frozen=True)
-class NoNoise:
+class NoNoise(Mechanism):
     """A mechanism that shows the exact answer."""
 
-    name: str = "none"
-    status: Literal["proven", "unproven"] = "unproven"
-    cost: Cost = COST
+    name: ClassVar[str] = "none"
+    status: ClassVar[Literal["proven", "unproven"]] = "unproven"
+    cost = COST
 
     def release(self, logits: np.ndarray, sensitivity: np.ndarray, randomness: object) -> np.ndarray:
         """Return softmax(logits)."""

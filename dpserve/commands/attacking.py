@@ -16,6 +16,7 @@ from dpserve.commands.console import shares
 from dpserve.commands.foreign_endpoints import PredictUrlOptions
 from dpserve.commands.reporting import ReportOptions, refuse
 from dpserve.commands.tables import RowOptions
+from dpserve.mechanisms.registry import DEFAULT
 from dpserve.training.errors import WrongOption
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class ShadowOptions(Options):
 class BundleOptions(Options):
     """Options for attacking a bundle in this process."""
 
-    mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=options.mechanism_names)
+    mechanism: str = option(DEFAULT, "How answers are made private.", panel=BUNDLE, complete=options.mechanism_names)
     price: str | None = option(
         None, "The price of one row, as for 'serve'.", panel=BUNDLE, default_text="rho = 0.00125, with any mechanism"
     )
@@ -120,7 +121,7 @@ class BundleOptions(Options):
             price_of_release,
             rehearsal_key,
         )
-        from dpserve.mechanisms.mechanism import default_price, priced
+        from dpserve.mechanisms.registry import default_price, priced
         from dpserve.training.kinds.loading import load_model
         from dpserve.training.kinds.registry import pay_once
 

@@ -14,6 +14,7 @@ from dpserve.commands import options
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import counting, shares
 from dpserve.commands.reporting import Confidences, ReportOptions, Resumable, refuse, stored
+from dpserve.mechanisms.registry import DEFAULT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,12 +40,12 @@ def mechanism(
     *,
     name: str = option(
         ...,
-        "gaussian, laplace, label, selected-neuron or published.",
+        "Its name, as --mechanism of `dpserve serve`.",
         complete=options.mechanism_names,
         argument=True,
     ),
     classes: int = option(..., "Number of classes."),
-    epsilon: float | None = option(None, "The claimed epsilon of one release; for Gaussian at --delta."),
+    epsilon: float | None = option(None, "The claimed epsilon of one release; at --delta if there is no pure one."),
     price: str | None = option(None, "The claim as a price instead, as rho:0.005 or noise-multiplier:20."),
     delta: float | None = option(
         None, "The delta of the epsilon.", default_text="0 where there is a pure epsilon, else 1e-5"
@@ -64,12 +65,11 @@ def mechanism(
     import numpy as np
 
     from dpserve.audit import presentation
-    from dpserve.audit.distinguishing.likelihood import worst_case
     from dpserve.audit.distinguishing.mechanism import claimed_tradeoff, judge, observe_noise
     from dpserve.audit.noise import together
     from dpserve.audit.pieces import kept_scores_and_noise
-    from dpserve.mechanisms.mechanism import priced
     from dpserve.mechanisms.randomness import SystemRandomness
+    from dpserve.mechanisms.registry import mechanism_named, priced
     from dpserve.mechanisms.seeded import SeededRandomness
 
     if (epsilon is None) == (price is None):
@@ -77,13 +77,14 @@ def mechanism(
     if kept.resume is not None and seed is None:
         raise ValueError("--resume needs a --seed: pieces without one would be other draws than those of this audit")
     if price is None:
-        at = f"@{_DEFAULT_DELTA if delta is None else delta!r}" if name == "gaussian" else ""
+        pure = "epsilon:E" in mechanism_named(name).prices.forms
+        at = "" if pure else f"@{_DEFAULT_DELTA if delta is None else delta!r}"
         price = f"epsilon:{Decimal(repr(epsilon))}{at}"
     chosen = priced(name, price, classes)
     if delta is None:
         delta = 0.0 if np.isfinite(chosen.cost.pure_epsilon) else _DEFAULT_DELTA
     claimed_tradeoff(chosen.cost, delta)  # what claims nothing is not asked
-    audits, worlds = [], worst_case(chosen, classes)
+    audits, worlds = [], chosen.worst_neighbours(classes)
     with stored(kept.resume) as store, counting(f"asking {name}", trials) as progress:
         for number, start in enumerate(range(0, trials, _PIECE)):
             # A piece's noise follows from the seed and the piece's number.
@@ -113,7 +114,7 @@ class ModelsToTrain(Options):
     kind: str = option(
         "poisoned", "The record that makes the difference: natural, outlier, mislabelled or poisoned.", "--record"
     )
-    mechanism: str = option("gaussian", "How the two services make answers private.", complete=options.mechanism_names)
+    mechanism: str = option(DEFAULT, "How the two services make answers private.", complete=options.mechanism_names)
     price: str = option("noise-multiplier:1", "The price of one row, as of `dpserve serve`.")
     lam: float = option(10.0, "Lambda of the two models.")
 
@@ -165,7 +166,7 @@ def service(
 
     from dpserve.audit.distinguishing.mechanism import claimed_tradeoff
     from dpserve.local_services import own_services
-    from dpserve.mechanisms.mechanism import priced
+    from dpserve.mechanisms.registry import priced
     from dpserve.training.inputs.digits import load_digits
 
     rng = np.random.default_rng(seed)

@@ -36,14 +36,6 @@ REPLICAS = partial(
     default_text="0",
     ge=0,
 )
-PRICE = partial(
-    option,
-    None,
-    "The price of one row. gaussian: rho:R, noise-multiplier:M or epsilon:E@D. laplace: rho:R, noise-multiplier:M or "
-    "epsilon:E. label: rho:R or epsilon:E. selected-neuron: rho:R, with Gaussian noise on the log-odds, or epsilon:E, "
-    "with Laplace noise. published: Laplace noise by epsilon:E, Gaussian by the others. An epsilon without D is pure.",
-    default_text="rho = 0.00125, or epsilon 0.05 in a lineage that counts pure epsilon",
-)
 _TERMS = {name: str(field.description) for name, field in BudgetTerms.model_fields.items()}
 _PATIENCE = 5.0
 """Seconds that a shell waits for the ledger."""
@@ -279,9 +271,9 @@ def bundle_names(incomplete: str) -> list[str]:
 
 def mechanism_names(incomplete: str) -> list[str]:
     """Return the names of the mechanisms."""
-    from dpserve.mechanisms import mechanism
+    from dpserve.mechanisms.registry import names
 
-    return [name for name in mechanism.names() if name.startswith(incomplete)]
+    return [name for name in names() if name.startswith(incomplete)]
 
 
 def release_names(incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ import typer
 from dpserve.audit.pieces import kept_scores
 from dpserve.commands import reporting
 from dpserve.commands.console import counting, shares
-from dpserve.mechanisms.mechanism import names
+from dpserve.mechanisms.registry import names
 from dpserve.mechanisms.seeded import SeededRandomness
 from research.commands import DataDir, Repeatable, ReportOptions, finished_pieces, program, run
 from research.erlingsson2019 import answers, by_epsilon, region

@@ -14,11 +14,11 @@ from dpserve.accounting.analyses import side_by_side
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.audit import estimators
-from dpserve.audit.distinguishing.likelihood import worst_case
 from dpserve.audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
 from dpserve.audit.families import GAUSSIAN
-from dpserve.mechanisms.mechanism import Mechanism, priced
+from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.registry import priced
 from research.erlingsson2019.presentation import Point
 
 Scores = tuple[Floats, Floats]
@@ -39,7 +39,7 @@ def observe_releases(mechanism: Mechanism, classes: int, releases: int, trials: 
 
     The sum over releases is what an adversary who knows all other records comes to hold as log-odds, from even ones.
     """
-    scores = observe(mechanism, worst_case(mechanism, classes), trials * releases, randomness)
+    scores = observe(mechanism, mechanism.worst_neighbours(classes), trials * releases, randomness)
     inside, outside = (found.reshape(trials, releases).sum(axis=1) for found in scores)
     return inside, outside
 

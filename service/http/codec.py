@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.budgets import is_unproven
 from dpserve.accounting.ledger import BudgetExhausted, MechanismNotAccepted
-from dpserve.mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
+from dpserve.mechanisms.laws import COVERAGE
 from dpserve.service.errors import InvalidRows
 from dpserve.service.http import npy
 from dpserve.service.http.numbers import rows_and_members
@@ -108,7 +109,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
     reach = noise.reach
     above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
     fields = {
-        "law": noise.noise.law,
+        "law": noise.noise.law_name,
         "on": noise.noise.on,
         "scale": None if noise.scale is None else float(noise.scale.max()),
         "coverage": COVERAGE,
@@ -129,7 +130,7 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
     noise = uncertainty.noise
     scale = noise.largest
     out = AnswerNoiseOut(
-        law=noise.law,
+        law=noise.law_name,
         on=noise.on,
         scale=None if scale is None else scale[uncertainty.rows].tolist(),
         coverage=COVERAGE,
@@ -176,7 +177,7 @@ def sets_out(predictor: Predictor, prediction: Prediction, coverage: int, *, of_
 
 def _law_out(noise: AnyNoise) -> NoiseLawOut:
     scale = None if noise.largest is None else noise.largest.tolist()
-    return NoiseLawOut(law=noise.law, on=noise.on, scale=scale, no_interval=noise.no_interval or None)
+    return NoiseLawOut(law=noise.law_name, on=noise.on, scale=scale, no_interval=noise.no_interval or None)
 
 
 def _words(texts: Sequence[str]) -> NDArray[np.uint32]:

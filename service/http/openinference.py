@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
-from dpserve.mechanisms.answer_noise import COVERAGE
+from dpserve.mechanisms.laws import COVERAGE
 from dpserve.service.http.codec import budget_of, headers_of, malformed_json, receipt_of
 from dpserve.service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
 from dpserve.service.http.numbers import numbers
@@ -180,7 +180,7 @@ def parameters_of(predictor: Predictor, prediction: Prediction) -> dict[str, Any
     del receipt["model"]
     named = msgspec.to_builtins(budget_of(predictor, prediction)) | receipt
     named["rehearsal"] = True if predictor.rehearsal else None
-    named |= {"noise_law": noise.law, "noise_on": noise.on, "coverage": COVERAGE}
+    named |= {"noise_law": noise.law_name, "noise_on": noise.on, "coverage": COVERAGE}
     scale = prediction.noise.scale
     named["noise_scale"] = None if scale is None else float(scale.max())
     named["no_interval"] = noise.no_interval or None

@@ -97,8 +97,9 @@ class BudgetOut(Struct):
 class NoiseLawOut(Struct):
     """The law of the noise on the answers: public, the same whatever the records are."""
 
-    law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
-    """Null where it is not known by which law noise moves an answer; `no_interval` says why."""
+    law: str | None
+    """gaussian, laplace, exponential, permute-and-flip, or the law of a mechanism that another package brings. Null
+    where it is not known by which law noise moves an answer; `no_interval` says why."""
     on: Literal["logits", "log-odds", "selection", "answer"] | None
     """The quantity that has noise: each logit; the log-odds of the one class that was drawn; the choice of the class;
     or a number that is the answer itself."""

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from dpserve.audit.in_process import BundleEndpoint
 from dpserve.audit.membership.asking import AnswerJournal
@@ -16,16 +15,15 @@ from dpserve.audit.noise import (
     judge_known_logits,
     judge_near_copies,
     known_features,
-    lower_tail,
     public_sensitivity,
     rows_wanted,
 )
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.label import Label
 from dpserve.mechanisms.laplace import Laplace
-from dpserve.mechanisms.mechanism import priced
 from dpserve.mechanisms.published import Published
 from dpserve.mechanisms.randomness import NoiseKey
+from dpserve.mechanisms.registry import priced
 from dpserve.mechanisms.seeded import SeededRandomness
 from research.noise_faults import CONVICTS, BareClass, Faulty, attacked, head_of_digits
 
@@ -169,23 +167,6 @@ def test_small_probabilities_are_no_smaller_noise():
     wider = np.full(64, 600.0)
     answers = mechanism.release(np.zeros((64, 5)), wider, SeededRandomness(0, ("wider",)))
     assert judge_near_copies(mechanism, answers, wider).p_value == 1.0
-
-
-@pytest.mark.parametrize("rank", [1, 5, 60])
-def test_the_bound_for_laplace_noise_lies_above_the_frequencies(rank):
-    """A projection of 80 numbers: 100,000 draws, at quantiles that are seen often enough to be sure of 10 %."""
-    rng = np.random.default_rng(2)
-    basis = np.linalg.qr(rng.normal(size=(80, rank)))[0]
-    leverages = dict.fromkeys((basis**2).sum(axis=1).tolist(), 1.0)
-    squares = ((rng.laplace(size=(100_000, 80)) @ basis) ** 2).sum(axis=1)
-    for level in (0.01, 0.1, 0.5):
-        bound = lower_tail("laplace", float(np.quantile(squares, level)), leverages)
-        assert 0.9 * level <= bound
-    assert lower_tail("laplace", 1e-6 * rank, leverages) < 1e-2
-
-
-def test_the_bound_for_gaussian_noise_is_exact():
-    assert lower_tail("gaussian", 3.0, {0.5: 20.0}) == pytest.approx(scipy.stats.chi2.cdf(3.0, 10))
 
 
 def test_known_logits_show_the_same_noise_in_all_answers_even_of_labels():

@@ -53,7 +53,7 @@ def test_a_function_of_training_with_a_fault_is_convicted(monkeypatch, name, fau
 def test_a_mechanism_with_half_of_the_noise_is_convicted(monkeypatch, mechanism):
     class Half:
         def __init__(self, sound):
-            self.sound = sound
+            self.sound, self.answer_noise = sound, sound.answer_noise
 
         def release(self, logits, sensitivity, words):
             return self.sound.release(logits, sensitivity / 2, words)

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from dpserve.mechanisms.mechanism import PRICING, PriceForm
+from dpserve.mechanisms.mechanism import PriceForm
+from dpserve.mechanisms.registry import all_mechanisms
 from dpserve.training.kinds.planned import UNLIMITED
 from research.comparison import tables
 from research.comparison.results import MEASURED, read_cells
@@ -42,8 +43,8 @@ def test_the_table_of_prices_is_that_of_the_mechanisms():
     forms = get_args(PriceForm)
     lines = ["| mechanism | " + " | ".join(forms) + " |", "|---" * (1 + len(forms)) + "|"]
     lines += [
-        " | ".join([f"| `{name}`", *(pricing.forms.get(form, "-") for form in forms)]) + " |"
-        for name, pricing in PRICING.items()
+        " | ".join([f"| `{name}`", *(mechanism.prices.forms.get(form, "-") for form in forms)]) + " |"
+        for name, mechanism in all_mechanisms().items()
     ]
     _, table, _ = re.split("<!-- .*prices -->\n", PAGE.read_text())
     assert table.splitlines() == lines

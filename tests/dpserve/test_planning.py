@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dpserve.accounting.budgets import Budget
 from dpserve.cli import app
-from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.registry import priced
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.planning import recommendation
 

@@ -5,11 +5,12 @@ import pytest
 from scipy.stats import binom
 
 from dpserve.accounting.losses import GaussianLoss, LaplaceLoss
-from dpserve.mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, Uncertainty, UnknownNoise
+from dpserve.mechanisms.answer_noise import DRAWN, AnswerNoise, Uncertainty, UnknownNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.label import Label
 from dpserve.mechanisms.laplace import Laplace
+from dpserve.mechanisms.laws import COVERAGE, GAUSSIAN
 from dpserve.mechanisms.selected_neuron import SelectedNeuron
 
 TRIALS = 4000
@@ -38,8 +39,7 @@ def released(mechanism, logits):
 @pytest.mark.parametrize("logits", LOGITS)
 def test_intervals_hold_the_answer_without_noise_and_winners_are_rarely_wrong(mechanism, logits):
     answers, sensitivity = released(mechanism, logits)
-    law = "laplace" if isinstance(mechanism, Laplace) else "gaussian"
-    noise = AnswerNoise(law, mechanism.noise_scale(sensitivity, len(logits)))
+    noise = mechanism.answer_noise(sensitivity, len(logits))
     lower, upper = noise.intervals(answers)
     exact = softmax(np.array([logits]))[0]
     held = ((lower <= exact) & (exact <= upper)).mean(axis=0)
@@ -55,7 +55,7 @@ def test_intervals_hold_the_answer_without_noise_and_winners_are_rarely_wrong(me
 def test_intervals_around_a_class_that_was_drawn_hold_what_the_model_says_of_it(loss, logits):
     mechanism = SelectedNeuron(1.0, loss)
     answers, sensitivity = released(mechanism, logits)
-    noise = AnswerNoise(loss.kind, mechanism.noise_scale(sensitivity), "log-odds")
+    noise = mechanism.answer_noise(sensitivity, len(logits))
     lower, upper = noise.intervals(answers)
     exact = softmax(np.array([logits]))[0]
     within = (lower <= exact) & (exact <= upper)
@@ -76,7 +76,7 @@ def test_each_class_may_have_noise_of_its_own(scales, spread):
     z = spread * generator.standard_normal(classes)
     noisy = z + generator.standard_normal((TRIALS, classes)) * scales
     shown = softmax(0.7 * noisy + 0.1)
-    noise = AnswerNoise("gaussian", np.tile(scales, (TRIALS, 1)), logits=noisy)
+    noise = AnswerNoise(GAUSSIAN, np.tile(scales, (TRIALS, 1)), logits=noisy)
     lower, upper = noise.intervals(shown)
     exact = softmax(z[None])[0]
     assert ((lower <= exact) & (exact <= upper)).mean(axis=0).min() >= COVERAGE - MARGIN
@@ -91,12 +91,12 @@ def test_each_class_may_have_noise_of_its_own(scales, spread):
 
 def test_of_noise_that_nobody_knows_an_answer_says_so_in_words():
     found = Uncertainty(UnknownNoise("nobody knows"), np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
-    assert (found.noise.law, found.intervals, found.noise.no_interval) == (None, None, "nobody knows")
+    assert (found.noise.law_name, found.intervals, found.noise.no_interval) == (None, None, "nobody knows")
     assert found.undecided is None
 
 
 def test_of_classes_that_are_all_alike_nobody_knows_which_was_drawn():
-    noise = AnswerNoise("gaussian", np.ones(2), "log-odds")
+    noise = AnswerNoise(GAUSSIAN, np.ones(2), "log-odds")
     lower, upper = noise.intervals(np.array([[0.25] * 4, [0.1, 0.1, 0.1, 0.7]]))
     assert (lower[0].tolist(), upper[0].tolist()) == ([0] * 4, [1] * 4)
     assert (lower[1] > 0).tolist() == [False, False, False, True]
@@ -107,14 +107,14 @@ def test_of_classes_that_are_all_alike_nobody_knows_which_was_drawn():
 def test_a_draw_has_no_interval_and_says_nothing_of_what_noise_decided():
     label = Label(0.5)
     answers, sensitivity = released(label, [0.0, 3.0])
-    noise = AnswerNoise("exponential", label.scale(sensitivity), "selection")
-    assert noise.intervals(answers) is None
-    assert noise.no_interval == DRAWN
+    noise = label.answer_noise(sensitivity, 2)
+    assert Uncertainty(noise, answers).intervals is None
+    assert (noise.law_name, noise.no_interval) == ("exponential", DRAWN)
     assert noise.undecided(answers) is None
 
 
 def test_intervals_are_narrow_and_winners_decided_where_the_noise_is_small():
-    noise = AnswerNoise("gaussian", np.array([0.01, 3.0]))
+    noise = AnswerNoise(GAUSSIAN, np.array([0.01, 3.0]))
     answers = np.array([[0.7, 0.3]] * 2)
     lower, upper = noise.intervals(answers)
     assert 0.68 < lower[0, 0] < 0.7 < upper[0, 0] < 0.72
@@ -125,7 +125,7 @@ def test_intervals_are_narrow_and_winners_decided_where_the_noise_is_small():
 
 
 def test_certainty_and_impossibility_have_intervals_too():
-    lower, upper = AnswerNoise("gaussian", np.array([30.0])).intervals(np.array([[1.0, 0.0]]))
+    lower, upper = AnswerNoise(GAUSSIAN, np.array([30.0])).intervals(np.array([[1.0, 0.0]]))
     assert lower.tolist() == [[0, 0]]
     assert upper[0, 0] == 1
     assert upper[0, 1] > 0
@@ -140,7 +140,7 @@ def test_what_is_wrong_and_decided_is_rare_among_all_answers_and_need_not_be_amo
     assert binom.sf(273, TRIALS, 1 - COVERAGE) < 1e-6
     mechanism = Gaussian(16.0)
     answers, sensitivity = released(mechanism, [0.01, -0.01])
-    decided = ~AnswerNoise("gaussian", mechanism.noise_scale(sensitivity, 2)).undecided(answers)
+    decided = ~mechanism.answer_noise(sensitivity, 2).undecided(answers)
     wrong = decided & (answers.argmax(axis=1) == 1)
     assert wrong.sum() <= 273
     assert wrong.sum() > 0.4 * decided.sum()
@@ -161,7 +161,7 @@ def test_intervals_of_a_model_whose_noise_is_drawn_once_miss_together():
     covered = []
     for drawn in noise:
         answers = softmax(rows @ (weights + drawn).T)
-        lower, upper = AnswerNoise("gaussian", scale).intervals(answers)
+        lower, upper = AnswerNoise(GAUSSIAN, scale).intervals(answers)
         covered.append(((lower <= exact) & (exact <= upper))[:, 0].mean())
     covered = np.array(covered)
     assert covered.mean() >= COVERAGE - 0.059

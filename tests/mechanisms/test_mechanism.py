@@ -14,9 +14,10 @@ from dpserve.accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, Lapl
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.label import Label
 from dpserve.mechanisms.laplace import Laplace
-from dpserve.mechanisms.mechanism import PRICING, Price, default_price, names, priced
+from dpserve.mechanisms.mechanism import Price
 from dpserve.mechanisms.published import Published
 from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.registry import all_mechanisms, default_price, names, priced
 from dpserve.mechanisms.selected_neuron import SelectedNeuron
 from tests.accounting.curves import gaussian_delta
 
@@ -260,9 +261,9 @@ def test_a_default_price_costs_the_same_with_every_mechanism(name):
 def test_each_form_that_is_listed_makes_a_price_and_no_other_does():
     forms = {"rho:R": "rho:0.1", "noise-multiplier:M": "noise-multiplier:3"}
     forms |= {"epsilon:E": "epsilon:0.5", "epsilon:E@D": "epsilon:0.5@1e-6"}
-    for name, pricing in PRICING.items():
+    for name, mechanism in all_mechanisms().items():
         for form, price in forms.items():
-            if form in pricing.forms:
+            if form in mechanism.prices.forms:
                 priced(name, price, 10)
             else:
                 with pytest.raises(ValueError, match="cannot be priced"):

@@ -433,7 +433,7 @@ def test_one_table_serves_rows_of_every_sensitivity():
     sensitivity = np.geomspace(1e-6, 1e3, 500)
     mechanism.release(np.zeros((500, 10)), sensitivity, SystemRandomness())
     assert rounded_gaussian.cache_info().misses == built == 1
-    np.testing.assert_array_less(19.99 * sensitivity, mechanism.noise_scale(sensitivity, 10))
+    np.testing.assert_array_less(19.99 * sensitivity, mechanism.answer_noise(sensitivity, 10).scale)
 
 
 def test_making_a_table_takes_little_more_memory_than_the_table():

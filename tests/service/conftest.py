@@ -15,8 +15,10 @@ import uvicorn
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
 from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.http.app import create_app
 from dpserve.service.listener import Application, ServiceSettings, bind, server_config, url_of
@@ -57,7 +59,7 @@ def by_columns() -> CertifiedHead:
     return head_on_columns()
 
 
-class Plain:
+class Plain(Mechanism):
     """No privacy at all, so that every answer betrays its row."""
 
     name = "plain"
@@ -66,6 +68,9 @@ class Plain:
 
     def release(self, logits, sensitivity, randomness):
         return softmax(logits)
+
+    def answer_noise(self, sensitivity, classes):
+        return UnknownNoise("the answer does not say which")
 
 
 @dataclass

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpserve.mechanisms.answer_noise import DRAWN
-from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.registry import priced
 
 ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
 
@@ -34,7 +34,7 @@ def test_a_dry_run_says_how_much_noise_the_answers_will_have(service, head):
     rows = np.array([ROW, [0.0] * 4])
     quote = http.post("/predict?dry_run=true", json={"instances": rows.tolist()}).json()["quote"]
     mechanism = service.predictor.mechanism
-    expected = mechanism.noise_scale(head.logit_sensitivity(head.features(rows)), 3)
+    expected = mechanism.answer_noise(head.logit_sensitivity(head.features(rows)), 3).scale
     assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist(), "on": "logits", "no_interval": None}
 
 

@@ -3,26 +3,18 @@
 Works from public numbers alone. What a mechanism costs, and its noise, are asked of the mechanism itself.
 """
 
-import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated
 
-import numpy as np
 from pydantic import BaseModel, Field
 
 from dpserve.accounting import picorho, sampling_error
 from dpserve.accounting.budgets import Accepts, Budget
 from dpserve.accounting.currency import EPSILON, RHO, Currency
-from dpserve.accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost, GaussianLoss
-from dpserve.mechanisms.gaussian import Gaussian
-from dpserve.mechanisms.label import Label
-from dpserve.mechanisms.laplace import Laplace
-from dpserve.mechanisms.mechanism import Mechanism, Price, at_price
-from dpserve.mechanisms.selected_neuron import SelectedNeuron
-
-MECHANISMS = (Gaussian.name, Laplace.name, SelectedNeuron.name, Label.name)
-"""The proven ones."""
+from dpserve.accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost
+from dpserve.mechanisms.mechanism import Price
+from dpserve.mechanisms.registry import all_mechanisms, at_price, default_price
 
 USUAL_QUERIES = 1000
 _LARGEST = {
@@ -79,7 +71,7 @@ class Plan(BaseModel, frozen=True):
 
 def accepted_by(mechanism: str, budgets: Mapping[Accepts, Budget]) -> tuple[Budget, ...]:
     """Return the budget as the accounts hold it that pay best for a mechanism: one in rho, and one in pure epsilon."""
-    gaussian = at_price(mechanism, "rho:1", 2).cost.is_gaussian
+    gaussian = at_price(mechanism, default_price(mechanism), 2).cost.is_gaussian
     kinds: tuple[Accepts, ...] = ("gaussian",) if gaussian else ("any", "pure")
     return tuple(budgets[kind] for kind in kinds if kind in budgets)
 
@@ -107,8 +99,8 @@ def plan(
         raise ValueError(f"the number of queries must lie between 1 and {MOST_RELEASES:g}, not be {queries}")
     options: list[PricedMechanism] = []
     unavailable: dict[str, str] = {}
-    for name in MECHANISMS:
-        for budget in accepted_by(name, budgets):
+    for name, mechanism in all_mechanisms().items():
+        for budget in accepted_by(name, budgets) if mechanism.status == "proven" else ():
             try:
                 options.append(_option(name, budget, budget.limit // queries, classes, sensitivity))
             except ValueError as error:
@@ -131,7 +123,6 @@ def _option(name: str, budget: Budget, price: int, classes: int, sensitivity: fl
     at_most = Decimal(min(price, _LARGEST[currency.name])).scaleb(-12)
     mechanism = at_price(name, Price(currency.name, at_most), classes)
     epsilon = mechanism.cost.picoepsilon
-    drawn = _deviation(mechanism, 1.0, classes)
     return PricedMechanism(
         mechanism=name,
         accepts=budget.accepts,
@@ -139,8 +130,8 @@ def _option(name: str, budget: Budget, price: int, classes: int, sensitivity: fl
         rho=picorho.to_rho(mechanism.cost.picorho),
         epsilon=None if epsilon is None else EPSILON.value(epsilon),
         price=f"{currency.name}:{Decimal(_price(mechanism.cost, currency)).scaleb(-12):f}",
-        noise_multiplier=mechanism.noise_multiplier if isinstance(mechanism, Gaussian) else drawn,
-        noise=None if sensitivity is None else _deviation(mechanism, sensitivity, classes),
+        noise_multiplier=mechanism.multiplier(classes),
+        noise=None if sensitivity is None else mechanism.deviation(sensitivity, classes),
     )
 
 
@@ -149,17 +140,3 @@ def _price(cost: Cost, currency: Currency) -> int:
     if price is None:
         raise ValueError(f"it has no price in {currency.name}")
     return price
-
-
-def _deviation(mechanism: Mechanism, sensitivity: float, classes: int) -> float | None:
-    """Return the standard deviation of the noise on a logit, as it is drawn on the grid; None where it has none."""
-    moved = np.array([sensitivity])
-    match mechanism:
-        case Gaussian():
-            return float(mechanism.noise_scale(moved, classes)[0])
-        case Laplace():
-            return math.sqrt(2) * float(mechanism.noise_scale(moved, classes)[0])
-        case SelectedNeuron():
-            gaussian = isinstance(mechanism.noise, GaussianLoss)
-            return (1 if gaussian else math.sqrt(2)) * float(mechanism.noise_scale(moved)[0])
-    return None

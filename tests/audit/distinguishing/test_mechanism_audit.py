@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from dpserve.audit.distinguishing.likelihood import Worlds, worst_case
 from dpserve.audit.distinguishing.mechanism import CONVICTION_CONFIDENCE, claimed_tradeoff, contradicts, judge, observe
 from dpserve.mechanisms.gaussian import Gaussian
-from dpserve.mechanisms.mechanism import priced
 from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.registry import priced
 from dpserve.mechanisms.seeded import SeededRandomness
+from dpserve.mechanisms.worlds import Worlds
 
 PROVEN = [
     ("gaussian", "epsilon:1@1e-5", 2, 1e-5),
@@ -33,7 +33,7 @@ def randomness(*purpose):
 
 def audited(name, price, classes, delta, trials, *purpose, **confidences):
     mechanism = priced(name, price, classes)
-    found = observe(mechanism, worst_case(mechanism, classes), trials, randomness(name, price, classes, *purpose))
+    found = observe(mechanism, mechanism.worst_neighbours(classes), trials, randomness(name, price, classes, *purpose))
     return judge(mechanism, *found, delta=delta, **confidences)
 
 
@@ -45,7 +45,7 @@ def test_scores_are_log_likelihood_ratios(name, price, classes, delta):
     """
     mechanism = priced(name, price, classes)
     rng = np.random.default_rng(classes)
-    worlds = worst_case(mechanism, classes)
+    worlds = mechanism.worst_neighbours(classes)
     shift = rng.normal(size=classes)  # some other logits than the tidy ones, as far apart
     worlds = Worlds(worlds.logits_in + shift, worlds.logits_out + shift, worlds.sensitivity)
     scores_in, scores_out = observe(mechanism, worlds, 20_000, randomness("ratio", name, classes))
@@ -81,7 +81,7 @@ def test_nothing_proven_is_convicted_in_many_audits(audits, most):
     convicted = 0
     for name, price, classes, delta in PROVEN:
         mechanism = priced(name, price, classes)
-        claim, worlds = claimed_tradeoff(mechanism.cost, delta), worst_case(mechanism, classes)
+        claim, worlds = claimed_tradeoff(mechanism.cost, delta), mechanism.worst_neighbours(classes)
         for audit in range(audits):
             found = observe(mechanism, worlds, 2000, randomness(name, price, classes, audit))
             assert not contradicts(claim, *found, CONVICTION_CONFIDENCE), (name, price, classes, audit)
@@ -93,7 +93,7 @@ def test_nothing_proven_is_convicted_in_many_audits(audits, most):
 def test_the_same_audits_convict_noise_of_a_quarter(name, price, classes, delta):
     """Four sensitivities apart instead of one: every one of 5 audits of 2,000 answers convicts, and of 50 each did."""
     mechanism = priced(name, price, classes)
-    claim, honest = claimed_tradeoff(mechanism.cost, delta), worst_case(mechanism, classes)
+    claim, honest = claimed_tradeoff(mechanism.cost, delta), mechanism.worst_neighbours(classes)
     wrong = Worlds(4 * honest.logits_in, 4 * honest.logits_out, honest.sensitivity)
     for audit in range(5):
         found = observe(mechanism, wrong, 2000, randomness("a quarter", name, price, classes, audit))
@@ -123,7 +123,7 @@ def test_the_published_mechanism_stands_for_two_classes():
 def test_a_mechanism_whose_sensitivity_is_understated_is_convicted():
     """Logits that lie three sensitivities apart, as a wrong bound would allow: mu = 3 against a claim of 1."""
     mechanism = Gaussian(1.0)
-    honest = worst_case(mechanism, 4)
+    honest = mechanism.worst_neighbours(4)
     wrong = Worlds(3 * honest.logits_in, 3 * honest.logits_out, honest.sensitivity)
     distances = [np.linalg.norm(worlds.logits_in - worlds.logits_out) for worlds in (honest, wrong)]
     assert distances[0] <= 1 < distances[1]
@@ -134,7 +134,7 @@ def test_a_mechanism_whose_sensitivity_is_understated_is_convicted():
 
 def test_rows_take_turns_and_chunks_do_not_matter():
     mechanism = Gaussian(2.0)
-    one = worst_case(mechanism, 3)
+    one = mechanism.worst_neighbours(3)
     rows = Worlds(*(np.repeat(part, 7, axis=0) for part in (one.logits_in, one.logits_out, one.sensitivity)))
     scores_in, scores_out = observe(mechanism, rows, 4100, randomness("turns"))
     assert len(scores_in) == len(scores_out) == 4100

@@ -17,7 +17,7 @@ from dpserve.audit.endpoint import served_mechanism
 from dpserve.audit.pieces import ResultStore
 from dpserve.local_services import running_services
 from dpserve.mechanisms.gaussian import Gaussian
-from dpserve.mechanisms.mechanism import priced
+from dpserve.mechanisms.registry import priced
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.records import Declaration, Records, Units
@@ -135,8 +135,9 @@ def test_the_mechanism_is_read_from_what_the_service_says(name, price):
 
 
 def test_an_unknown_mechanism_or_another_model_is_refused(pairs, tmp_path):
-    with pytest.raises(ValueError, match="does not know"):
-        served_mechanism({"mechanism": "oracle", "price_per_row": {"losses": str(Cost((GaussianLoss(1.0),)))}})
+    losses = {"losses": str(Cost((GaussianLoss(1.0),)))}
+    with pytest.raises(ValueError, match="no mechanism 'oracle'"):
+        served_mechanism({"mechanism": "oracle", "price_per_row": losses, "classes": ["a", "b"]})
 
     class Says:
         def __init__(self, head, losses):
@@ -144,6 +145,7 @@ def test_an_unknown_mechanism_or_another_model_is_refused(pairs, tmp_path):
                 "model_id": head.certificate.model_id,
                 "mechanism": "gaussian",
                 "price_per_row": {"losses": losses},
+                "classes": head.certificate.classes,
             }
 
         def model(self):
@@ -204,6 +206,7 @@ def test_answers_that_were_kept_are_not_asked_again(pairs, tmp_path):
                 "model_id": self.head.certificate.model_id,
                 "mechanism": "gaussian",
                 "price_per_row": {"losses": str(mechanism.cost)},
+                "classes": self.head.certificate.classes,
                 "largest_batch": 30,
             }
 

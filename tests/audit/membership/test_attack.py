@@ -45,10 +45,8 @@ def test_http_and_bundle_agree_in_every_figure(serve, bundle, candidates):
     assert pages[0] == pages[1]
 
 
-class Exact:
-    """A mechanism whose noise is missing: it states a claim and releases the softmax of the logits."""
-
-    name, status, cost = Published.name, "unproven", Published(3, 0.1, "laplace").cost
+class Exact(Published):
+    """The mechanism without its noise: it states a claim and releases the softmax of the logits."""
 
     def release(self, logits, sensitivity, randomness):
         return softmax(logits)
@@ -73,7 +71,7 @@ def remembered():
 
 def test_a_network_whose_noise_is_missing_is_convicted(remembered):
     network, candidates = remembered
-    endpoint = BundleEndpoint(network, Exact(), rehearsal_key(0))
+    endpoint = BundleEndpoint(network, Exact(3, 0.1, "laplace"), rehearsal_key(0))
     outcome = Attack([endpoint], candidates, REMEMBERING).run()
     assert not outcome.verdict.decision.proven
     assert outcome.verdict.claimed_epsilon == pytest.approx(0.2, rel=1e-6)
@@ -128,11 +126,11 @@ def test_a_few_records_that_are_in_both_spare_no_model_that_leaks(remembered):
     """A tenth of the others are members' doubles: they are accused with them, and the rest convicts all the same."""
     network, candidates = remembered
     doubled = Candidates(candidates.members, candidates.members[:8] + candidates.others[8:])
-    outcome = Attack([BundleEndpoint(network, Exact(), rehearsal_key(0))], doubled, REMEMBERING).run()
+    outcome = Attack([BundleEndpoint(network, Exact(3, 0.1, "laplace"), rehearsal_key(0))], doubled, REMEMBERING).run()
     assert outcome.difference.duplicates == 8
     assert outcome.convicted
     everyone = Candidates(candidates.members, candidates.members)
-    outcome = Attack([BundleEndpoint(network, Exact(), rehearsal_key(0))], everyone, REMEMBERING).run()
+    outcome = Attack([BundleEndpoint(network, Exact(3, 0.1, "laplace"), rehearsal_key(0))], everyone, REMEMBERING).run()
     assert outcome.inconclusive
     assert attack_report(outcome).exit_status == 4
 
@@ -142,7 +140,7 @@ def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
     network, candidates = remembered
     count = len(candidates.members) // 2
     many = Candidates(candidates.members[count:] + candidates.members[[0] * count], candidates.others)
-    endpoint = BundleEndpoint(network, Exact(), rehearsal_key(0))
+    endpoint = BundleEndpoint(network, Exact(3, 0.1, "laplace"), rehearsal_key(0))
     outcome = Attack([endpoint], many, REMEMBERING).run()
     assert outcome.difference.repeated == (count, 0)
     assert outcome.decided == (count, count)

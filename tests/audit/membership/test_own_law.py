@@ -2,18 +2,15 @@
 
 import numpy as np
 import pytest
-import scipy.integrate
-import scipy.stats
 from sklearn.metrics import roc_auc_score
 
-from dpserve.audit.membership import own_law
 from dpserve.audit.membership.own_law import own_law_ratio
 from dpserve.audit.membership.scoring import online_ratio, scaled_confidence
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.label import Label
 from dpserve.mechanisms.laplace import Laplace
-from dpserve.mechanisms.mechanism import priced
 from dpserve.mechanisms.published import Published
+from dpserve.mechanisms.registry import priced
 from dpserve.mechanisms.seeded import SeededRandomness
 
 MODELS, ROWS, CLASSES = 12, 400, 6
@@ -58,7 +55,7 @@ def test_of_gaussian_noise_it_is_the_matched_filter():
     for row in range(ROWS):
         moved = step * (np.eye(CLASSES)[y[row]] - softmax(middle[row]))
         noise = np.log(answers[row]) - middle[row]
-        by_hand = moved @ (noise - noise.mean()) / Gaussian(2.0).noise_scale(np.ones(1), CLASSES)[0] ** 2
+        by_hand = moved @ (noise - noise.mean()) / Gaussian(2.0).answer_noise(np.ones(1), CLASSES).scale[0] ** 2
         assert ratio[row] == pytest.approx(by_hand, rel=1e-6, abs=1e-9)
 
 
@@ -133,14 +130,3 @@ def test_without_models_of_both_kinds_there_is_no_ratio():
     answers = answers_of(Gaussian(1.0), target, 0)[None]
     for used in (np.ones_like(seen), np.zeros_like(seen)):
         assert own_law_ratio(Gaussian(1.0), np.ones(20), answers, logits, y, used) is None
-
-
-@pytest.mark.parametrize(("deviation", "scale"), [(0.3, 2.0), (2.0, 0.5), (1.0, 1.0)])
-@pytest.mark.parametrize("x", [-7.0, -0.4, 0.0, 1.3, 9.0])
-def test_the_density_of_normal_and_laplace_noise_together(deviation, scale, x):
-    def integrand(shift):
-        return scipy.stats.norm.pdf(x - shift, scale=deviation) * scipy.stats.laplace.pdf(shift, scale=scale)
-
-    value = scipy.integrate.quad(integrand, -60, 60, points=[0.0, x], limit=400)[0]
-    density = np.exp(own_law._log_normal_laplace(np.array([[x]]), deviation, np.array([[scale]])))
-    assert float(density[0, 0]) == pytest.approx(value, rel=1e-6)

@@ -154,14 +154,12 @@ def test_a_certified_head_is_held_to_the_answers_about_all_rows_of_a_unit(by_per
 
 
 def test_a_certified_head_whose_noise_is_missing_is_convicted(by_person):
-    class Exact:
-        name, status, cost = Gaussian.name, "proven", Gaussian(10.0).cost
-
+    class Exact(Gaussian):
         def release(self, logits, sensitivity, randomness):
             return softmax(logits)
 
     head, candidates = by_person
-    outcome = Attack([BundleEndpoint(head, Exact(), rehearsal_key(0))], candidates, QUICK).run()
+    outcome = Attack([BundleEndpoint(head, Exact(10.0), rehearsal_key(0))], candidates, QUICK).run()
     assert outcome.convicted
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpserve.mechanisms.answer_noise import AnswerNoise
+from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.training.kinds.cases import Case, quality
 
 
@@ -33,7 +34,7 @@ def test_a_class_that_was_said_to_be_impossible_has_a_finite_loss():
 
 def test_more_noise_makes_wider_intervals():
     answers = np.array([[0.7, 0.3]])
-    noises = (AnswerNoise("gaussian", np.array([scale])) for scale in (0.01, 5.0))
+    noises = (AnswerNoise(GAUSSIAN, np.array([scale])) for scale in (0.01, 5.0))
     narrow, wide = (quality(answers, np.array([0]), noise).interval for noise in noises)
     assert narrow < 0.1
     assert wide > 0.95

@@ -32,6 +32,7 @@ from dpserve.accounting.arrays import Floats, Integers
 from dpserve.mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from dpserve.mechanisms.elementary import row_sums, softmax
 from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for
+from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
@@ -126,7 +127,7 @@ class ClassSums:
         classes = both.shape[1] // 2
         logits = self.calibration(both[:, :classes])
         noise = self.calibration.scale * self._noise[None, :]
-        return softmax(logits), AnswerNoise("gaussian", noise, logits=self.calibration(both[:, classes:]))
+        return softmax(logits), AnswerNoise(GAUSSIAN, noise, logits=self.calibration(both[:, classes:]))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C), before calibration."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
-from dpserve.mechanisms.mechanism import default_price
+from dpserve.mechanisms.registry import DEFAULT, default_price
 from dpserve.training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
 from dpserve.training.errors import WrongOption
 from dpserve.training.features import rules
@@ -76,7 +76,7 @@ class HeadOptions(Options):
 
 def default_mu() -> float:
     """Return mu of an answer at the price that a service asks where its owner states none."""
-    return mu_for(whole_picorho(default_price("gaussian")))
+    return mu_for(whole_picorho(default_price(DEFAULT)))
 
 
 def recipe_for(job: Job, options: HeadOptions, mu: float) -> Recipe:

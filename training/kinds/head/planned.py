@@ -1,10 +1,11 @@
 """Noise on each answer of a head, as the planner tries it."""
 
 from collections.abc import Callable
+from decimal import Decimal
 
-from dpserve.mechanisms.answer_noise import AnswerNoise
-from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.mechanism import Price
+from dpserve.mechanisms.registry import DEFAULT, priced
 from dpserve.training.exact.quantised import products, summands
 from dpserve.training.features import rules
 from dpserve.training.features.rules import Features
@@ -22,17 +23,16 @@ def _noise_on_answers(features: Features) -> Callable[[Trial], Qualities]:
 def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
     """Return what answers with noise of their own are worth where the budget pays for `count` of them."""
     try:
-        mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
-        mechanism.prepare(trial.case.classes)
+        mechanism = priced(DEFAULT, Price("rho", Decimal(trial.whole // count).scaleb(-12)), trial.case.classes)
     except ValueError:
         return None
-    lam = rules.strong_convexity(mechanism.mu)
+    lam = rules.strong_convexity(mu_for(trial.whole // count))
     chosen = trial.heads.feature_map(features, head=True)
     weights, phi = trial.heads.weights(chosen, lam), trial.heads.asked(chosen)
     randomness = trial.randomness("per-query", features, str(count))
     moved = logits_move(lam, weights, phi)
     answers = mechanism.release(products(phi, summands(weights)), moved, randomness)
-    return trial.case.quality(answers, AnswerNoise("gaussian", mechanism.noise_scale(moved, trial.case.classes)))
+    return trial.case.quality(answers, mechanism.answer_noise(moved, trial.case.classes))
 
 
 PLANNED = (

@@ -22,6 +22,7 @@ from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms.answer_noise import AnswerNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
+from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjective, check_convexified, derive
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
@@ -171,7 +172,7 @@ class ReleasedWeights:
     def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
         """See `dpserve.training.pay_once.model.ReleasedModel`."""
         phi = self.certificate.feature_map(X, self._public)
-        return softmax(self.calibration(product(phi, self._placed.T))), AnswerNoise("gaussian", self._noise(phi))
+        return softmax(self.calibration(product(phi, self._placed.T))), AnswerNoise(GAUSSIAN, self._noise(phi))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""

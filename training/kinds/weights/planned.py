@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dpserve.mechanisms.answer_noise import AnswerNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
+from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.training.exact.quantised import norms
 from dpserve.training.features import rules
 from dpserve.training.features.rules import Features
@@ -34,7 +35,7 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         )
         phi = trial.heads.asked(chosen)
         answers = softmax(calibrated(phi @ released))
-        noise = AnswerNoise("gaussian", calibrated.scale * law.standard_deviation * norms(phi))
+        noise = AnswerNoise(GAUSSIAN, calibrated.scale * law.standard_deviation * norms(phi))
         return trial.paid_once(answers, noise)
 
     return qualities

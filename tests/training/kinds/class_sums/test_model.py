@@ -16,6 +16,7 @@ from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.answer_noise import AnswerNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.training.errors import BundleError, TrainingError
 from dpserve.training.features.maps import Fourier
 from dpserve.training.inputs.sums import MOST_RECORDS, ROWS, of_rows
@@ -315,7 +316,7 @@ def test_intervals_hold_what_the_same_scales_make_of_sums_without_noise(classes,
         without.__dict__["_lengths"] = noisy._lengths
         truth = softmax(without.answers(row)[1].logits)[0]
         held[draw] = (lower[0] <= truth) & (truth <= upper[0])
-        narrow = AnswerNoise("gaussian", noise.scale / 10, logits=noise.logits).intervals(shown)
+        narrow = AnswerNoise(GAUSSIAN, noise.scale / 10, logits=noise.logits).intervals(shown)
         control[draw] = (narrow[0][0] <= truth) & (truth <= narrow[1][0])
         assert (lower <= shown).all()
         assert (shown <= upper).all()
