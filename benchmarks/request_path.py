@@ -25,13 +25,13 @@ import uvicorn
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.accounting.ledger.purchases import buy
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.mechanisms.registry import priced
 from dpserve.service.http.app import create_app
 from dpserve.service.listener import Application, ServiceSettings, bind, server_config
 from dpserve.service.metered import MeteredPredictor
 from dpserve.service.models import Models
-from dpserve.service.opening import hold_together
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Predictor
 from dpserve.training.features.maps import Identity
@@ -40,6 +40,7 @@ from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.purchases import model_purchase
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGE = str(_ROOT / "dpserve") + "/"
@@ -178,7 +179,7 @@ def traces(folder: Path) -> dict[str, Trace]:
         return MeteredPredictor(head, priced("gaussian", "rho:1e-6", 3), ledger, largest_batch=10)
 
     async def paid_once(ledger: Ledger) -> Predictor:
-        await hold_together(ledger, [released.certificate])
+        await buy(ledger, [model_purchase(released.certificate)], by="a benchmark")
         return PayOncePredictor(released, ledger, largest_batch=10)
 
     async def shortest(name: str, make: Callable[[Ledger], Awaitable[Predictor]]) -> Trace:

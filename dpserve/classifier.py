@@ -22,7 +22,6 @@ be seen of that, and of steps of a pipeline that are fitted on the records befor
 
 import asyncio
 import inspect
-import time
 import warnings
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,8 +42,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpserve.accounting import ledger as accounts
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.budgets import Budget, accepts_for
-from dpserve.accounting.ledger.receipts import UNNAMED
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger.purchases import buy, check_purchases, picorho_charged
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import Message, spelled
 from dpserve.accounting.picorho import to_rho
@@ -61,9 +60,6 @@ from dpserve.frames import check_rows, names_of, rows_for
 from dpserve.labels import classes_of, label_beside, own_values, schema_with_label
 from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.mechanisms.randomness import SystemRandomness
-from dpserve.service.errors import CannotServe, NotPaidFor
-from dpserve.service.opening import account_to_be, block_budgets_of, check_unit, is_open, open_and_charge
-from dpserve.service.pay_once import hold_request
 from dpserve.training.block_choice import BlockChoice
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.bundles.sealing import EVALUATION_FILE, write_folder
@@ -82,6 +78,7 @@ from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.options import fields_of
 from dpserve.training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
 from dpserve.training.pay_once.coverage import thousandths
+from dpserve.training.purchases import model_purchase, planned_purchase
 from dpserve.training.sets_choice import SetsChoice
 from dpserve.wording import as_parameter, in_python
 
@@ -927,35 +924,18 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if blocks is not None and budget is not None:
             raise WrongOption("lineage_budget", "is a lineage's without blocks: leave it out, these have their own")
         async with self._opened() as ledger:
-            budgets: dict[str, Budget | None] = {UNNAMED: budget}
-            if blocks is not None:
-                budgets = dict.fromkeys(blocks.names, Budget.parse(blocks.budget, "gaussian"))
-            whole = await account_to_be(ledger, lineage, budgets)
-            known = await ledger.all_blocks(lineage) if is_open(whole) else [whole]
-        check_unit(whole, self.unit)
-        for account in known:
-            if account.name in budgets and account.remaining < price:
-                amounts = price, account.spent, account.name
-                raise _exhausted(lineage, accounts.BudgetExhausted.of_budget(account.scope, account.budget, *amounts))
+            await check_purchases(ledger, [planned_purchase(lineage, self.unit, price, budget, blocks)])
 
     async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
         """Charge the lineage for a release; return what was charged, in picorho.
 
         budget: opens its account, where it has none.
         """
-        release = release_certificate(written)
-        if release is None:
+        if release_certificate(written) is None:
             return 0
         async with self._opened() as ledger:
-            try:
-                wish = hold_request(release, "", time.time())
-                by, budgets = operating_systems_user(), block_budgets_of(written, accepts_for(wish.cost), budget)
-                charge = open_and_charge(ledger, wish, release.unit, budgets, by=by)
-                return (await charge).charged
-            except accounts.BudgetExhausted as refused:
-                raise _exhausted(written.lineage, refused) from None
-            except accounts.LedgerRefusal as refused:
-                raise CannotServe(f"the lineage {written.lineage!r} does not pay for this release: {refused}") from None
+            by = operating_systems_user()
+            return picorho_charged(await buy(ledger, [model_purchase(written, budget=budget)], by=by))
 
     def _opened(self) -> Any:
         given = None if self.ledger is None else str(self.ledger)
@@ -1165,19 +1145,6 @@ def _picorho(parameter: str, epsilon: Any, delta: Any) -> int:
         raise WrongOption(parameter, f"is no price at delta={delta!r}: {error}", value=epsilon) from error
 
 
-def _exhausted(lineage: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:
-    detail = (
-        f"a fit costs the lineage {lineage!r} {refused.price}, and {refused.left} in its budget; nothing was charged"
-    )
-    if refused.block:
-        left = refused.currency.words(refused.remaining)
-        detail = (
-            f"a fit costs {refused.price}, and the block {refused.block} of the lineage {lineage!r} has {left} left; "
-            "leave it out, or train with less; nothing was charged"
-        )
-    return _budget_exhausted(detail, refused)
-
-
 def _budget_exhausted(detail: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:
     cost, remaining = to_rho(refused.cost), to_rho(refused.remaining)
     return BudgetExhausted(
@@ -1198,7 +1165,9 @@ def _in_python() -> Iterator[None]:
     """Raise what the floors below refuse as ValueError, in Python's words."""
     try:
         yield
-    except NotPaidFor as error:
-        raise _budget_exhausted(str(error), error.refused) from None
-    except (TrainingError, CannotServe) as error:
+    except accounts.NotPaidFor as error:
+        if isinstance(error.refused, accounts.BudgetExhausted):
+            raise _budget_exhausted(str(error), error.refused) from None
+        raise ValueError(in_python(error)) from error
+    except (TrainingError, accounts.LedgerRefusal) as error:
         raise ValueError(in_python(error)) from error

@@ -7,32 +7,17 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
-from dpserve.accounting.budgets import Budget, accepts_for
-from dpserve.accounting.currency import RHO
-from dpserve.accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, Ledger, LineageAccount
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Account, Ledger, Purchase, ReleaseRequest, UnknownLineage
+from dpserve.accounting.ledger.purchases import buy, picorho_charged
 from dpserve.accounting.ledger.receipts import UNNAMED, paying
 from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
-from dpserve.service.errors import CannotServe
-from dpserve.service.opening import (
-    BlockBudgets,
-    NewBlocks,
-    account_to_be,
-    block_budgets_of,
-    check_unit,
-    find_lineage,
-    new_blocks,
-    open_lineage,
-    refusal_of,
-    settle_unit,
-    too_dear,
-)
-from dpserve.service.pay_once import hold_request
 from dpserve.training.block_choice import BlockChoice
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.errors import TrainingError, WrongOption
@@ -43,9 +28,7 @@ from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.registry import kind_of
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.model import ReleasedModel
-
-_OUTCOME = "no evaluation was made"
-_WITHOUT_ROWS = "leave its rows out, or evaluate for less"
+from dpserve.training.purchases import model_purchase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,93 +128,60 @@ async def charge(
     """Charge for the model, unless it is paid for, and for the evaluation; return what was charged, in words.
 
     Whoever reads an evaluation learns of the model: its blocks, or its lineage, pay for that first. The evaluation is
-    paid for by the blocks that the held-out rows lie in. One call charges a lineage, and every block of it, for both or
-    for neither. No call of a store reaches two lineages, so of these each is asked first whether it pays, and the
-    model's is charged first: what is paid for costs nothing when it is asked for again.
-
-    Raises CannotServe where an account does not pay, and LedgerRefusal.
+    paid for by the blocks that the held-out rows lie in. Of one lineage both are paid for, or neither. Raises what
+    `buy` raises, and WrongOption for blocks unnamed.
     """
-    now, unit = time.time(), certificate.unit
-    model = hold_request(certificate, "", now)
-    drawn = secrets.token_bytes(32)
-    evaluated = HoldRequest(payer.lineage, "", evaluation_id, drawn, "evaluation", law.cost, now, blocks=payer.blocks)
-    requests: list[tuple[HoldRequest | JointHoldRequest, str]] = [(model, "the model"), (evaluated, "the evaluation")]
-    if model.lineage == payer.lineage:
-        requests = [(JointHoldRequest((model, evaluated)), "the evaluation, with the model,")]
-    lineages = dict.fromkeys((model.lineage, payer.lineage))
-    openings = {lineage: await _opening(ledger, certificate, payer, lineage, by=by) for lineage in lineages}
-    for request, what in requests:
-        opening = openings[request.lineage]
-        check_unit(opening.account, unit)
-        refusal = await refusal_of(ledger, request, opening.account, opening.new)
-        if isinstance(refusal, BudgetExhausted):
-            raise too_dear(what, request.lineage, refusal, _OUTCOME, _WITHOUT_ROWS)
-        if refusal is not None:
-            raise refusal
-    for lineage, opening in openings.items():
-        await open_lineage(ledger, lineage, opening.budgets, by=by)
-        await settle_unit(ledger, lineage, unit, by=by)
-    spent = {model.model: 0, evaluated.model: 0}
-    for request, what in requests:
-        try:
-            charged = await ledger.charge(request)
-        except BudgetExhausted as refused:  # somebody else was charged meanwhile
-            raise too_dear(what, request.lineage, refused, _OUTCOME, _WITHOUT_ROWS) from None
-        for receipt in charged.receipts:
-            spent[receipt.model] = spent.get(receipt.model, 0) + receipt.total_in(RHO, receipt.releases)
+    evaluated = ReleaseRequest(
+        lineage=payer.lineage,
+        client="",
+        model=evaluation_id,
+        drawn=secrets.token_bytes(32),
+        mechanism="evaluation",
+        cost=law.cost,
+        time=time.time(),
+        blocks=payer.blocks,
+    )
+    model = model_purchase(certificate)
+    evaluation = Purchase(
+        title="the evaluation",
+        lineage=payer.lineage,
+        unit=certificate.unit,
+        payers=payer.budgets,
+        releases=(evaluated,),
+    )
+    await _check_blocks_named(ledger, payer, model)
+    receipts = await buy(ledger, [model, evaluation], by=by)
+    (release,) = model.releases
     return [
-        f"{_payers(wish)} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
-        for wish, what in ((model, "the model"), (evaluated, "the evaluation"))
-        if spent[wish.model]
+        f"{_payers(request)} was charged rho = {to_rho(picorho):g} for {what}"
+        for request, what in ((release, "the model"), (evaluated, "the evaluation"))
+        if (picorho := picorho_charged(receipt for receipt in receipts if receipt.model == request.model))
     ]
 
 
-def _payers(wish: HoldRequest) -> str:
+def _payers(request: ReleaseRequest) -> str:
     """Say whose accounts a charge is on."""
-    lineage, several = f"the lineage {wish.lineage}", len(wish.blocks) > 1
-    if not wish.blocks:
+    lineage, several = f"the lineage {request.lineage}", len(request.blocks) > 1
+    if not request.blocks:
         return lineage
-    return f"{'each of the blocks' if several else 'the block'} {', '.join(wish.blocks)} of {lineage}"
+    return f"{'each of the blocks' if several else 'the block'} {', '.join(request.blocks)} of {lineage}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Opening:
-    """A lineage as it is about to pay. budgets: what its blocks open with. new: those that are not open."""
-
-    account: LineageAccount
-    budgets: BlockBudgets
-    new: NewBlocks
-
-
-async def _opening(ledger: Ledger, certificate: ReleaseCertificate, payer: Payer, lineage: str, *, by: str) -> _Opening:
-    """Return what a lineage would pay from; open nothing. Raises CannotServe, and WrongOption for blocks unnamed."""
-    pays = lineage == payer.lineage
-    budgets = payer.budgets if pays else {}
-    if lineage == certificate.lineage:
-        # The model is paid for first, by blocks that open as its training declared.
-        given = payer.budget if pays else None
-        budgets = budgets | block_budgets_of(certificate, accepts_for(certificate.price), given)
-    accounts = await ledger.all_blocks(lineage) if await find_lineage(ledger, lineage) is not None else []
-    opened = {each.name for each in accounts if each.name or each.budget.limit}
-    lacking = [block for block in payer.budgets if block not in opened and budgets[block] is None] if pays else []
-    for block in lacking:
-        if block != UNNAMED:
-            raise CannotServe(
-                Message(
-                    "the block {} of the lineage {} has no budget yet: say what it opens with, with {block_budget}",
-                    block,
-                    lineage,
-                )
-            )
-        if accounts or len(budgets) > 1:
-            raise WrongOption(
-                "block",
-                Message(
-                    "is needed, or {block_name}: the lineage {} has no budget but its blocks', and those "
-                    "that the held-out rows lie in pay for an evaluation",
-                    lineage,
-                ),
-            )
-    account = await account_to_be(ledger, lineage, budgets)
-    new = await new_blocks(ledger, account, budgets, by=by)
-    return _Opening(account=account, budgets=budgets, new=new)
+async def _check_blocks_named(ledger: Ledger, payer: Payer, model: Purchase) -> None:
+    """Raise WrongOption where the block without a name would pay, and others alone have a budget."""
+    if payer.blocks or payer.budget is not None:
+        return
+    await ledger.join(payer.lineage)
+    accounts: Sequence[Account] = []
+    with suppress(UnknownLineage):
+        accounts = await ledger.all_blocks(payer.lineage)
+    others = bool(accounts) or (model.lineage == payer.lineage and UNNAMED not in model.payers)
+    if others and not any(account.budget.limit for account in accounts if not account.name):
+        raise WrongOption(
+            "block",
+            Message(
+                "is needed, or {block_name}: the lineage {} has no budget but its blocks', and those that the held-out "
+                "rows lie in pay for an evaluation",
+                payer.lineage,
+            ),
+        )

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
@@ -29,7 +28,8 @@ from starlette.types import ASGIApp
 
 from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.currency import EPSILON, RHO, Currency
-from dpserve.accounting.ledger import BlockAccount, Ledger, LedgerError, LineageAccount, UnknownLineage, key_digest
+from dpserve.accounting.ledger import Ledger, LedgerError, Purchase, UnknownLineage, key_digest
+from dpserve.accounting.ledger.purchases import buy, picorho_charged, settle_unit
 from dpserve.accounting.ledger.receipts import UNNAMED
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import Message
@@ -56,23 +56,6 @@ from dpserve.service.listener import (
 )
 from dpserve.service.metered import MeteredPredictor
 from dpserve.service.models import Models
-from dpserve.service.opening import (
-    NewBlocks,
-    block_budgets_of,
-    check_affordable,
-    check_budget,
-    check_release,
-    check_together,
-    check_unit,
-    find_lineage,
-    hold_together,
-    new_blocks,
-    open_lineage,
-    payers_of,
-    settle_unit,
-    unit_of,
-    unopened_account,
-)
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Predictor
 from dpserve.service.telemetry import logs
@@ -86,6 +69,7 @@ from dpserve.training.exact.questions import MeteredModel
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of, pay_once
 from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.purchases import model_purchase
 
 if TYPE_CHECKING:
     from dpserve.service.rpc.server import GrpcPort
@@ -240,8 +224,8 @@ class ConfiguredService:
         loaded = await asyncio.to_thread(self._load_prepared, served) if isinstance(served, Prepared) else served
         models = Models(await self._predictors(ledger, loaded), self.settings.default)
         if answering:
-            for model in loaded.values():
-                await self._settle_unit(ledger, model)  # what answers charges by a journal of its own, which names it
+            for each in models:  # what answers charges by a journal of its own, which names the unit
+                await settle_unit(ledger, each.lineage, each.unit, by=options.operating_systems_user())
             for each in models:
                 logs.log.info("serving %s: the model %s", each.name, each.certificate.model_id)
         try:
@@ -307,63 +291,26 @@ class ConfiguredService:
 
         Nothing is opened, settled or charged unless all of it can be.
         """
-        budgets: dict[str, dict[str, Budget | None]] = {}
-        for model in loaded:  # the first model that has a block says what it opens with
-            lineage = model.certificate.lineage
-            budgets[lineage] = self._block_budgets(model) | budgets.get(lineage, {})
-        if self.settings.is_given and not any(UNNAMED in each for each in budgets.values()):
+        purchases = [await self._purchase(ledger, model) for model in loaded]
+        if self.settings.is_given and not any(UNNAMED in purchase.payers for purchase in purchases):
             raise CannotServe(
                 Message(
                     "the lineage {} has blocks, which pay for what its models say, with the budgets that "
                     "they were trained with: leave {lineage_budget} out",
-                    next(iter(budgets)),
+                    purchases[0].lineage,
                 )
             )
-        by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
-        new = dict[str, dict[str, BlockAccount]]()
-        for model in loaded:
-            lineage, unit = model.certificate.lineage, unit_of(model.certificate)
-            account = await find_lineage(ledger, lineage)
-            if account is None:
-                account = unopened.setdefault(lineage, unopened_account(lineage, budgets[lineage]))
-            check_budget(account, self._block_budgets(model).get(UNNAMED))
-            new[lineage] = await new_blocks(ledger, account, budgets[lineage], by=by)
-            settled = units.setdefault(lineage, (unit or "") if account.unit is None else account.unit)
-            check_unit(replace(account, unit=settled), unit)
-            predictor = self._predictor(model, ledger, account.budget.currency)
-            await self._check_paid(ledger, account, predictor, unopened.get(lineage), new[lineage])
-        releases = [each.certificate for model in loaded if (each := pay_once(model)) is not None]
-        await check_together(ledger, releases, unopened, new)
-        for lineage, opening in budgets.items():
-            await open_lineage(ledger, lineage, opening, by=by)
-        for model in loaded:
-            await self._settle_unit(ledger, model)
-        for lineage, charged in (await hold_together(ledger, releases)).items():
-            if charged:
-                logs.log.info("the lineage %s was charged rho = %g for what is served", lineage, to_rho(charged))
+        receipts = await buy(ledger, purchases, by=options.operating_systems_user())
+        for lineage in dict.fromkeys(receipt.lineage for receipt in receipts):
+            charged = picorho_charged(receipt for receipt in receipts if receipt.lineage == lineage)
+            logs.log.info("the lineage %s was charged rho = %g for what is served", lineage, to_rho(charged))
 
-    @staticmethod
-    async def _settle_unit(ledger: Ledger, loaded: Model) -> None:
-        certificate = loaded.certificate
-        await settle_unit(ledger, certificate.lineage, unit_of(certificate), by=options.operating_systems_user())
-
-    @staticmethod
-    async def _check_paid(
-        ledger: Ledger,
-        account: LineageAccount,
-        predictor: Predictor,
-        unopened: LineageAccount | None = None,
-        new: NewBlocks = MappingProxyType({}),
-    ) -> None:
-        """Raise CannotServe unless the lineage's account can pay for what a model answers.
-
-        unopened: the account, where the ledger does not have it yet. new: its blocks that are not open.
-        """
-        if isinstance(predictor, MeteredPredictor):
-            for payer in await payers_of(ledger, account, predictor.certificate.blocks, new):
-                check_affordable(payer, predictor.mechanism)
-        elif isinstance(predictor, PayOncePredictor):
-            await check_release(ledger, predictor.released, unopened, new)
+    async def _purchase(self, ledger: Ledger, model: Model) -> Purchase:
+        """Return what a lineage pays for a model before it is served, and for each of its answers."""
+        per_answer = None
+        if pay_once(model) is None:
+            per_answer = self._priced(model, await self._currency(ledger, model)).cost
+        return model_purchase(model.certificate, budget=self._budget(model), per_answer=per_answer)
 
     @asynccontextmanager
     async def _opened(
@@ -450,12 +397,6 @@ class ConfiguredService:
         released = pay_once(model)
         cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
         return self.settings.budget(self.settings.accepting(self.settings.accepts, accepts_for(cost)))
-
-    def _block_budgets(self, model: Model) -> dict[str, Budget | None]:
-        """Return the budgets with which the model's blocks open."""
-        released = pay_once(model)
-        cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
-        return block_budgets_of(model.certificate, accepts_for(cost), self._budget(model))
 
     def _check_release(self, model: ReleasedModel) -> None:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""

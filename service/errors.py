@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dpserve.accounting.ledger import BudgetExhausted, LedgerError
+from dpserve.accounting.ledger import LedgerError
 
 
 class RequestRefused(Exception):
@@ -47,12 +47,3 @@ class DeadlinePassed(RequestRefused):
 
 class CannotServe(Exception):
     """The service cannot start; one clear line says why."""
-
-
-class NotPaidFor(CannotServe):
-    """The budget of a lineage, or of a block of it, does not pay; `refused` is what the ledger said."""
-
-    def __init__(self, message: str, refused: BudgetExhausted) -> None:
-        """Take the sentence for the owner, and the ledger's refusal."""
-        super().__init__(message)
-        self.refused = refused

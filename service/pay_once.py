@@ -38,11 +38,11 @@ from dpserve.accounting.ledger import (
     Charge,
     ClientAccount,
     ClientRevoked,
-    HoldRequest,
     Idempotency,
     Ledger,
     LedgerUnavailable,
     Quote,
+    ReleaseRequest,
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import row_price
@@ -52,9 +52,9 @@ from dpserve.service.errors import Overloaded, Refusal
 from dpserve.service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
 from dpserve.service.telemetry.timeline import Timeline, timeline
 from dpserve.training.features.maps import Encoder
-from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.prediction_sets import PredictionSets
+from dpserve.training.purchases import release_request
 
 SECONDS_HELD = 0.5
 """Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""
@@ -322,30 +322,5 @@ class PayOncePredictor(Predictor):
 
     def _request(
         self, client: str, now: float, idempotency: Idempotency | None = None, key_digest: bytes = b""
-    ) -> HoldRequest:
-        return hold_request(self.released, client, now, idempotency, key_digest)
-
-
-def hold_request(
-    certificate: ReleaseCertificate,
-    client: str,
-    now: float,
-    idempotency: Idempotency | None = None,
-    key_digest: bytes = b"",
-) -> HoldRequest:
-    """Return the wish to pay for a release. client: empty for the owner. now: seconds since 1970.
-
-    key_digest: of the API key that it came with, if it did.
-    """
-    return HoldRequest(
-        lineage=certificate.lineage,
-        client=client,
-        model=certificate.model_id,
-        drawn=certificate.drawn,
-        mechanism=certificate.release,
-        cost=certificate.price,
-        time=now,
-        idempotency=idempotency,
-        key_digest=key_digest,
-        blocks=certificate.blocks,
-    )
+    ) -> ReleaseRequest:
+        return release_request(self.released, client, now, idempotency, key_digest)

@@ -26,10 +26,9 @@ from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.ledger import (
     BlockAccount,
     Charge,
-    ChargeRequest,
+    Chargeable,
     ClientAccount,
     ClientRevoked,
-    HoldRequest,
     Idempotency,
     KeyExpired,
     Ledger,
@@ -386,7 +385,7 @@ class Predictor(ABC):
     async def drain(self) -> None:
         """Wait until every charge that was sent to the ledger is decided."""
 
-    async def _charge(self, requests: Sequence[ChargeRequest | HoldRequest]) -> list[Charge | LedgerError]:
+    async def _charge(self, requests: Sequence[Chargeable]) -> list[Charge | LedgerError]:
         """Charge all in one call and return everybody's charge or refusal, in order.
 
         Raises LedgerUnavailable where no decision is known of any.

@@ -176,6 +176,24 @@ def test_the_floors_of_training_import_what_is_below_them():
     assert not found
 
 
+def test_trainer_and_estimator_load_nothing_of_the_service():
+    """They charge lineages through accounting alone (`accounting/ledger/purchases.py`)."""
+    program = (
+        "import sys, dpserve.trainer, dpserve.classifier, dpserve.evaluating, dpserve.training.purchases;"
+        "print([name for name in sys.modules if name.startswith('dpserve.service')])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]"
+
+
+def test_commands_charge_through_accounting_alone():
+    """Only `dpserve serve` imports what charges for answers."""
+    charging = {"dpserve.service.metered", "dpserve.service.pay_once", "dpserve.service.predictor"}
+    for name, path in modules(FACE):
+        found = set(imported_anywhere(path)) & charging
+        assert name == "dpserve.serving" or not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
 def test_serving_imports_nothing_heavy():
     """The service of a certified head starts without torch, scikit-learn, optimisers and what few services use."""
     heavy = (

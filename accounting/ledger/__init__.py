@@ -20,6 +20,9 @@ from dpserve.accounting.ledger.errors import (
     LedgerUnavailable,
     LineageForgotten,
     MechanismNotAccepted,
+    NoBudget,
+    NotPaidFor,
+    OtherBudget,
     OtherUnit,
     Scope,
     ScopeMissing,
@@ -35,8 +38,8 @@ from dpserve.accounting.ledger.errors import (
     WouldBeDone,
     WrongFormat,
 )
-from dpserve.accounting.ledger.holdings import HoldRequest, JointHoldRequest
 from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.purchases import Purchase, ReleaseRequest
 from dpserve.accounting.ledger.receipts import Receipt
 from dpserve.accounting.ledger.values import (
     LARGEST_REQUEST,
@@ -45,6 +48,7 @@ from dpserve.accounting.ledger.values import (
     Balance,
     BlockAccount,
     Charge,
+    Chargeable,
     ChargeRequest,
     ClientAccount,
     GroupAccount,

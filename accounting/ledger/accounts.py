@@ -294,7 +294,7 @@ class Accounts:
                 with reading(lineage):
                     number, time = int(count) + 1, now.decode()
                 if self._after is not None and int(count) != self._after:
-                    raise ActRefused("act-between", _REFUSALS["act-between"])
+                    raise act_refused("act-between")
                 words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why}
                 words["time"] = time
                 hash_ = act_hash(newest or GENESIS, number, *words.values())
@@ -434,14 +434,20 @@ class Accounts:
         taken for a model of records. Raises OtherUnit for another unit than the lineage's, UnitLost where it may have
         been lost, as the lineage was reconciled, and UnknownLineage, having changed nothing.
         """
-        account = await self.lineage(lineage)
-        if account.unit is None and account.newest_receipt and await self.is_reconciled(lineage):
-            raise UnitLost(lineage)
-        if account.unit != unit:
+        if await self.check_unit(lineage, unit) is None:
             await self._settle_unit(lineage, unit, lost=False)
         self._units[lineage] = unit
         if (witness := self._witnesses.get(lineage)) is not None:  # before anything is charged under it
             witness.settle(unit)
+
+    async def check_unit(self, lineage: str, unit: str) -> str | None:
+        """Return the lineage's privacy unit, None before its first model. Raises what `settle_unit` would raise."""
+        account = await self.lineage(lineage)
+        if account.unit is None and account.newest_receipt and await self.is_reconciled(lineage):
+            raise UnitLost(lineage)
+        if account.unit is not None and account.unit != unit:
+            raise OtherUnit(lineage, account.unit, unit)
+        return account.unit
 
     async def restore_unit(self, lineage: str, unit: str) -> None:
         """Settle the unit that a restored store lost, by what a journal or the owner says. Raises OtherUnit."""
@@ -1000,8 +1006,12 @@ def check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> No
         case b"revoked":
             raise ClientRevoked(keys.name)
     if status.decode() in _REFUSALS:
-        reason = cast(ActRefusal, status.decode())
-        raise ActRefused(reason, _REFUSALS[reason])
+        raise act_refused(cast(ActRefusal, status.decode()))
+
+
+def act_refused(reason: ActRefusal) -> ActRefused:
+    """Return the refusal of an act for a reason that has one line of text."""
+    return ActRefused(reason, _REFUSALS[reason])
 
 
 def _refused_key(word: bytes, scope: KeyScope) -> LedgerRefusal | None:

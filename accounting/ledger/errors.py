@@ -130,6 +130,52 @@ class UnknownLineage(LedgerRefusal):
     says = "the ledger has no lineage {!r}"
 
 
+class NoBudget(LedgerRefusal):
+    """A block that is to pay has no account, and no budget is given with which it would open. Nothing was opened."""
+
+    def __init__(self, lineage: str, block: str) -> None:
+        """Say what there is to be done. block: empty for the one without a name."""
+        if block:
+            super().__init__(
+                Message(
+                    "the block {} of the lineage {} has no budget yet: say what it opens with, with {block_budget}",
+                    block,
+                    lineage,
+                )
+            )
+        else:
+            super().__init__(
+                Message(
+                    "the lineage {} has no budget yet: say what all clients together may learn, with {lineage_budget}; "
+                    "or open this one alone with 'dpserve lineage set-budget'",
+                    lineage,
+                )
+            )
+
+
+class OtherBudget(LedgerRefusal):
+    """A lineage has another budget than the one that is given: only its owner changes it. Nothing was changed."""
+
+    def __init__(self, lineage: str) -> None:
+        """Say what there is to be done."""
+        super().__init__(
+            Message(
+                "the lineage {} has another budget already; leave {lineage_budget} out, or change it with 'dpserve "
+                "lineage set-budget'",
+                lineage,
+            )
+        )
+
+
+class NotPaidFor(LedgerRefusal):
+    """An account does not pay for what is to be bought. `refused`: the refusal, as the ledger has it."""
+
+    def __init__(self, sentence: str, refused: BudgetExhausted | MechanismNotAccepted) -> None:
+        """Take the sentence for the owner."""
+        super().__init__(sentence)
+        self.refused = refused
+
+
 class LineageForgotten(LedgerRefusal):
     """The owner had the lineage forgotten, as a mistake that charged nothing. Takes its name, which is used up."""
 

@@ -34,13 +34,10 @@ from dpserve.accounting.ledger import wire
 from dpserve.accounting.ledger.accounts import UNREADABLE, Accounts, in_turn, reading, unreadable
 from dpserve.accounting.ledger.embedded import EmbeddedStore
 from dpserve.accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageForgotten
-from dpserve.accounting.ledger.holdings import HoldRequest, JointHoldRequest
 from dpserve.accounting.ledger.journal import Acknowledged, Witness
 from dpserve.accounting.ledger.receipts import Receipt, pairs
 from dpserve.accounting.ledger.store import DEADLINE, Store
-from dpserve.accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
-
-Chargeable = ChargeRequest | HoldRequest | JointHoldRequest
+from dpserve.accounting.ledger.values import Charge, Chargeable, LedgerRequest, Quote
 
 _TRIES = 4
 """Largest number of times a call is sent: once, twice more after lost replies, and once where the client's group was

@@ -341,7 +341,7 @@ def model_question(release: bytes, model: str, cost: str) -> bytes:
 def release_digest(model: str, drawn: bytes, blocks: tuple[str, ...] = ()) -> bytes:
     """Return the digest of a release: 16 bytes, over the model's id, what was drawn, and blocks.
 
-    `drawn`: 32 bytes that are a release's alone and say nothing about it (`HoldRequest`). blocks: those that pay, so
+    `drawn`: 32 bytes that are a release's alone and say nothing about it (`ReleaseRequest`). blocks: those that pay, so
     that what one block has paid for is no other's.
     """
     return digest("dpserve release", model, drawn, *blocks)[:QUESTION]

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from operator import attrgetter
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 from unicodedata import is_normalized, normalize
 
 import msgspec
@@ -134,7 +134,7 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRequest:
-    """A request to charge all of its lines or none: a `ChargeRequest`, a `HoldRequest`, or receipts put back.
+    """A request to charge all of its lines or none: a `Chargeable` one, or receipts put back.
 
     `client` is empty where the lineage alone pays. `key` is a digest of the idempotency key, of 16 bytes however long
     that is, and `fingerprint` what is kept with it.
@@ -159,6 +159,18 @@ class LedgerRequest:
                 named = tuple(block for block in others if block != UNNAMED)
                 lines.append(replace(line, terms=structs.replace(line.terms, blocks=named)))
         return replace(self, lines=tuple(lines))
+
+
+class Chargeable(Protocol):
+    """A request that the ledger charges: for rows (`ChargeRequest`), for a release, or for several (`purchases`)."""
+
+    @property
+    def lineage(self) -> str:
+        """The lineage that pays."""
+
+    @property
+    def ledger_request(self) -> LedgerRequest:
+        """The request as the ledger charges it."""
 
 
 class ChargeRequest(Struct, frozen=True, dict=True):

@@ -5,14 +5,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.ledger import BudgetExhausted, UnknownLineage
+from dpserve.accounting.ledger import NoBudget
+from dpserve.accounting.ledger.purchases import buy, picorho_charged
 from dpserve.accounting.picorho import to_rho
 from dpserve.audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
@@ -21,6 +22,7 @@ from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
+from dpserve.evaluating import Payer, charge, evaluable, noted_rows, parts_named, published
 from dpserve.interrupts import stopped_by_signals
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.mechanisms.randomness import SystemRandomness
@@ -38,9 +40,7 @@ from dpserve.training.intervals import CONFIDENCE, Interval
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of, pay_once, release_certificate
 from dpserve.training.pay_once.certificate import ReleaseCertificate
-
-if TYPE_CHECKING:
-    from dpserve.evaluating import Payer
+from dpserve.training.purchases import model_purchase
 
 _ROOM, _ROOM_OF_A_CLASS, _ROOM_OF_A_CELL = 2**16, 2**14, 2**9
 """Bytes that an evaluation's file takes at most: in all, for each class, and for each cell of its confusion matrix."""
@@ -147,23 +147,17 @@ def export(
 
 async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> int:
     """Charge the lineage for the model; return what was charged now, in picorho."""
-    # Training prints certificates, and should not wait for what answers.
-    from dpserve.service.opening import hold_for_owner, too_dear
-
     async with where.opened() as ledger:
         try:
-            charged = await hold_for_owner(ledger, certificate, by=options.operating_systems_user())
-        except UnknownLineage:
+            receipts = await buy(ledger, [model_purchase(certificate)], by=options.operating_systems_user())
+        except NoBudget:
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
                 "'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
             ) from None
-        except BudgetExhausted as refused:
-            nothing = "nothing was charged, and nothing was written"
-            raise too_dear("the model", certificate.lineage, refused, nothing) from None
         left = {"what": certificate.name, "model": certificate.model_id}
         await where.acting(ledger).note(certificate.lineage, "export", left)
-        return charged
+        return picorho_charged(receipts)
 
 
 class HeldOut(BlockOptions, FileOptions):
@@ -216,9 +210,6 @@ def evaluate(
     The figures have noise and intervals, are charged to a lineage, and may be published. A lineage without an account
     is opened with the budget that is given.
     """
-    # Who prints certificates should not wait for what answers.
-    from dpserve.evaluating import Payer, charge, evaluable, parts_named, published
-
     # What cannot be drawn is not paid for either.
     check_files(reported.plot)
     choice = held_out.block_choice()
@@ -280,15 +271,12 @@ def evaluate(
 
 @contextmanager
 def _rows(
-    certificate: ReleaseCertificate, held_out: HeldOut, payer: "Payer", choice: BlockChoice
+    certificate: ReleaseCertificate, held_out: HeldOut, payer: Payer, choice: BlockChoice
 ) -> Iterator[tuple[Floats, Integers, Units | None]]:
     """Give the rows (n, d), their classes (n,) and units, noted in what pays for good when all succeeded.
 
     Raises TrainingError, also for records, or units, that are in another lineage or block.
     """
-    # Who prints certificates should not wait for what answers.
-    from dpserve.evaluating import noted_rows
-
     blocks = choice.declared(needs_budget=False)
     X, y, records = held_out.read_held_out(
         certificate, held_out.data, held_out.classes, certificate.unit, held_out.clip, blocks

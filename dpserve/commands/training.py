@@ -7,7 +7,8 @@ from typing import Any
 import typer
 from pydantic import create_model
 
-from dpserve.accounting.ledger import LedgerError, UnknownLineage
+from dpserve.accounting.ledger import LedgerError, NotPaidFor, OtherUnit, UnknownLineage
+from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.messages import spelled
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
@@ -16,7 +17,6 @@ from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, refuse_forgotten, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.mechanisms.gaussian_vector import whole_picorho
-from dpserve.service.errors import CannotServe
 from dpserve.train_options import NewBundle, TrainOptions, declared_option, default_in_words
 from dpserve.trainer import Screen, run_training
 from dpserve.training.bundles.certificate import ProvenCertificate
@@ -24,6 +24,7 @@ from dpserve.training.errors import WrongOption
 from dpserve.training.fit import Request, check_options, check_together, fit
 from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.kinds.registry import all_kinds, release_certificate
+from dpserve.training.purchases import model_purchase
 from dpserve.wording import as_flag
 
 
@@ -100,7 +101,7 @@ def next_step(
         return f"Next: {serve}"
     try:
         has_budget, others = asyncio.run(_budgets(certificate))
-    except CannotServe as refusal:
+    except (NotPaidFor, OtherUnit) as refusal:
         return f"The lineage's budget does not pay for this model. {_capital(str(refusal))}"
     except (LedgerError, OSError, ValueError, WrongOption) as error:
         return (
@@ -134,7 +135,7 @@ def _few(names: list[str]) -> str:
 async def _budgets(certificate: ProvenCertificate) -> tuple[bool, list[str]]:
     """Return whether the lineage has an account, and which others have one.
 
-    Raises CannotServe where the lineage's cannot pay for a release.
+    Raises NotPaidFor where the lineage's cannot pay for a release, and OtherUnit.
     """
     location = ledger_location(None)
     if "://" not in location and not Path(location).exists():
@@ -142,15 +143,10 @@ async def _budgets(certificate: ProvenCertificate) -> tuple[bool, list[str]]:
     async with open_ledger(location, None) as ledger:
         others = [each.lineage for each in await ledger.lineages() if each.lineage != certificate.lineage]
         try:
-            account = await ledger.lineage(certificate.lineage)
+            await ledger.lineage(certificate.lineage)
         except UnknownLineage:
             return False, others
-        # Who trains without a ledger should not wait for what serves.
-        from dpserve.service.opening import check_release, check_unit
-
-        check_unit(account, certificate.unit)
-        if (release := release_certificate(certificate)) is not None:
-            await check_release(ledger, release)
+        await check_purchases(ledger, [model_purchase(certificate)])
     return True, others
 
 

@@ -17,10 +17,11 @@ from dpserve.service.http.authentication import BEARER, Authentication
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.requests import check_parameters
 from dpserve.service.models import Models
-from dpserve.service.pay_once import PayOncePredictor, hold_request
+from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Caller
 from dpserve.training.errors import MissingExtra
 from dpserve.training.export.files import Exported, Form, exported
+from dpserve.training.purchases import release_request
 
 MEDIA_TYPE = "application/octet-stream"
 
@@ -81,7 +82,7 @@ async def _paid_for(
     files: Files, predictor: PayOncePredictor, ledger: Ledger, caller: Caller, form: Form, *, pay: bool
 ) -> Exported:
     """Return the file once the client has paid for the model. The file is there before anything is charged."""
-    quote = await ledger.quote(hold_request(predictor.released, caller.client, time.time()))
+    quote = await ledger.quote(release_request(predictor.released, caller.client, time.time()))
     if not all(quote.free) and not pay:
         raise Problem(
             ProblemType.MODEL_NOT_PAID_FOR,
@@ -102,5 +103,5 @@ async def _paid_for(
         ) from None
     if (ended := predictor.late(caller)) is not None:
         raise ended
-    await ledger.charge(hold_request(predictor.released, caller.client, time.time(), None, caller.key_digest))
+    await ledger.charge(release_request(predictor.released, caller.client, time.time(), None, caller.key_digest))
     return file

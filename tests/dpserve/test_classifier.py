@@ -555,7 +555,7 @@ class TestEvaluations:
     def test_what_an_account_does_not_pay_for_is_refused_and_charges_nothing(self, declared, spent, opened, home):
         model = PrivateClassifier(**declared).fit(FRAME, "ok")
         paid = spent(declared)
-        with pytest.raises(BudgetExhausted, match="no evaluation was made") as refused:
+        with pytest.raises(BudgetExhausted, match="nothing was charged for it") as refused:
             model.evaluate(FRAME, "ok", epsilon=4, delta=1e-6)
         assert refused.value.scope == "lineage"
         assert refused.value.cost > refused.value.remaining > 0

@@ -340,7 +340,7 @@ def test_a_service_that_cannot_start_says_why(run, bundle):
 
 def test_what_could_never_answer_is_not_served(run, bundle):
     budget = ("--rho", 0.1, "--delta", 1e-6, "--port", 0)
-    assert "more than the whole budget" in run.fails("serve", bundle, *budget, "--port", 0, "--price", "rho:0.5")
+    assert "more than its whole budget" in run.fails("serve", bundle, *budget, "--port", 0, "--price", "rho:0.5")
     run("lineage", "set-budget", bundle, "--rho", 0.1, "--delta", 1e-6)
     said = run.fails("serve", bundle, "--port", 0, "--mechanism", "laplace", "--price", "epsilon:0.1")
     assert "accepts 'gaussian' charges only" in said

@@ -123,7 +123,7 @@ def test_fewer_figures_are_more_precise(run, model):
 def test_what_cannot_be_charged_is_not_written(run, model):
     assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     run("lineage", "set-budget", "model", "--rho", "0.2", "--delta", "1e-5")
-    assert "no evaluation was made" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    assert "nothing was charged for it" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     assert not (run.folder / "model" / "evaluation.json").exists()
 
 
@@ -149,13 +149,13 @@ def test_what_cannot_be_written_is_not_paid_for(run, model):
 def test_one_lineage_pays_for_model_and_evaluation_together_or_for_neither(run, model):
     price = to_rho(model.certificate.price.picorho)
     run("lineage", "set-budget", "model", "--rho", str(price + 0.2), "--delta", "1e-5")
-    assert "no evaluation was made" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    assert "nothing was charged for it" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     assert spent(run) == {"people": 0}
     run("lineage", "set-budget", "people", "--rho", "100", "--delta", "1e-5", "--yes")
     refused = run.fails(
         "evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, "--rho", "0.2", "--delta", "1e-5"
     )
-    assert "no evaluation was made" in refused
+    assert "nothing was charged for it" in refused
     assert spent(run) == {"people": 0}
 
 

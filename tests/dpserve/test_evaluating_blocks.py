@@ -115,8 +115,9 @@ def test_a_block_that_is_spent_refuses_the_evaluation_and_nothing_is_charged_ope
         *BY_MONTH,
     )
     said = " ".join(run.fails(*both, f"{TRAINED[0]},{NEW}", *BUDGET, "--out", "b.json").split())
-    assert "the block 2026-09 has rho = 0.0" in said
-    assert "leave its rows out, or evaluate for less: no evaluation was made" in said
+    assert "the block 2026-09 of the lineage sales would pay " in said
+    assert "is left in its budget; nothing was charged for it" in said
+    assert "leave its records out, or raise its budget with" in said
     assert spent(run) == before
     assert not (run.folder / "b.json").exists()
     # The others pay without it; what was refused noted nothing, so that its rows may be another block's.
@@ -128,7 +129,7 @@ def test_new_blocks_that_could_not_pay_are_not_opened(run, table, certificate):
     del certificate
     poor = ("--block-budget", "epsilon:0.5@1e-6")
     said = run.fails("evaluate", "model", "--data", table("new.csv", NEW), *PRICE, *BY_MONTH, NEW, *poor)
-    assert f"the block {NEW} has rho" in " ".join(said.split())
+    assert f"the block {NEW} of the lineage sales would pay" in " ".join(said.split())
     assert lineages(run) == []
 
 
@@ -173,7 +174,7 @@ def test_a_model_without_blocks_is_evaluated_on_rows_of_a_block_which_pays_for_t
     run(*TRAIN, "--data", "plain.csv", "--ignore", "day", "--out", "plain")
     asked = ("evaluate", "plain", "--data", table("new.csv", NEW), "--ignore", "day", *PRICE)
     said = run.fails(*asked, "--block-name", NEW, *BUDGET)
-    assert "is left in the budget of the lineage sales: no evaluation was made" in " ".join(said.split())
+    assert "the lineage sales has no budget yet" in " ".join(said.split())
     run("lineage", "set-budget", "plain", "--rho", "1", "--delta", "1e-6")
     run(*asked, "--block-name", NEW, *BUDGET)
     assert spent(run) == {NEW: written(run, "plain/evaluation.json").law.cost.picorho}

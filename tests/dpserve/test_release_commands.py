@@ -73,7 +73,7 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
     # Said before the training, too, which may be ended then.
     assert "set-budget people" in trained.stderr
     assert "Next:" not in too_much
-    assert "The lineage's budget does not pay for this model. More costs rho" in too_much
+    assert "The lineage's budget does not pay for this model. The lineage people would pay epsilon" in too_much
     assert load_model(run.folder / "more")
 
 

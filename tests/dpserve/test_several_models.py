@@ -150,5 +150,5 @@ def test_a_start_that_is_refused_opens_nothing(run, trained, lineage):
     dear = ["--release", "weights", "--price", "rho:3", "--features", "identity", "--out", "dear", "--name", "dear"]
     run(*train, "--data", "own.csv" if lineage == "people" else "other.csv", *dear)
     budget = ["--rho", 1, "--delta", 1e-6, "--price", "rho:0.001"]
-    assert "the whole budget of the lineage" in run.fails("serve", "model", "dear", "--port", 0, *budget)
+    assert "more than its whole budget" in run.fails("serve", "model", "dear", "--port", 0, *budget)
     assert json.loads(run("lineage", "list", "--json").stdout) == []

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dpserve import serving
-from dpserve.accounting.ledger import Ledger
+from dpserve.accounting.ledger import Ledger, purchases
 from dpserve.service.http.authentication import Authentication
 from dpserve.service.http.codec import RowsCodec
 from dpserve.service.metered import MeteredPredictor
@@ -32,8 +31,8 @@ _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "charged": [(Ledger, "charge_batch")],
     "released": [(MeteredPredictor, "_answer_batch"), (PayOncePredictor, "_answered")],
     "answered": [(RowsCodec, "encode")],
-    OPENED: [(serving, "open_lineage")],
-    HELD: [(serving, "hold_together")],
+    OPENED: [(purchases, "settle_unit")],
+    HELD: [(Ledger, "charge")],
 }
 
 

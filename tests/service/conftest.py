@@ -14,6 +14,7 @@ import uvicorn
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
+from dpserve.accounting.ledger.purchases import buy
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.mechanisms.elementary import softmax
@@ -24,7 +25,6 @@ from dpserve.service.http.app import create_app
 from dpserve.service.listener import Application, ServiceSettings, bind, server_config, url_of
 from dpserve.service.metered import MeteredPredictor
 from dpserve.service.models import Models
-from dpserve.service.opening import hold_together
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Predictor
 from dpserve.service.telemetry.metrics import Metrics
@@ -34,6 +34,7 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
+from dpserve.training.purchases import model_purchase
 from tests.service.people import head_on_columns
 
 LARGEST_BATCH = 50
@@ -155,7 +156,7 @@ class Starter:
             return PayOncePredictor(model, ledger, largest_batch=LARGEST_BATCH)
 
         async def held(ledger):
-            await hold_together(ledger, [model.certificate])
+            await buy(ledger, [model_purchase(model.certificate)], by="a test")
 
         return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", held)
 

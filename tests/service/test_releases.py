@@ -10,14 +10,22 @@ import pytest
 
 from dpserve.accounting import ledger as accounts
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.ledger import ClientRevoked, Idempotency, KeyExpired, Ledger, LedgerUnavailable, key_digest
+from dpserve.accounting.ledger import (
+    ClientRevoked,
+    Idempotency,
+    KeyExpired,
+    Ledger,
+    LedgerUnavailable,
+    NotPaidFor,
+    key_digest,
+)
+from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.service import pay_once
-from dpserve.service.errors import CannotServe, DeadlinePassed
-from dpserve.service.opening import check_release
+from dpserve.service.errors import DeadlinePassed
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Caller, RowsRequest
 from dpserve.training.features.maps import Quantiles
@@ -26,6 +34,7 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.purchases import model_purchase
 
 from .test_http import ROW, problem
 
@@ -194,7 +203,7 @@ def test_the_client_sees_the_price_and_is_refused_what_it_cannot_pay(service, re
     [
         (
             Budget.from_rho(0.05, 1e-6, "gaussian"),
-            "colours costs rho = 0.1, and the whole budget of the lineage",
+            "the lineage colours-lineage would pay .* for colours, more than its whole budget, .*rho = 0.05",
         ),
         (Budget.from_rho(1.0, 1e-6, "gaussian"), None),
     ],
@@ -203,12 +212,12 @@ def test_a_model_dearer_than_the_lineages_budget_is_refused_at_start(tmp_path, r
     async def check():
         async with Ledger.open(tmp_path / "ledger") as ledger:
             await ledger.open_lineage("colours-lineage", budget, time=0.0)
-            await check_release(ledger, released.certificate)
+            await check_purchases(ledger, [model_purchase(released.certificate)])
 
     if reason is None:
         asyncio.run(check())
         return
-    with pytest.raises(CannotServe, match=reason):
+    with pytest.raises(NotPaidFor, match=reason):
         asyncio.run(check())
 
 

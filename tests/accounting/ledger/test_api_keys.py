@@ -10,10 +10,10 @@ from dpserve.accounting.ledger import (
     ActRefused,
     ApiKey,
     Charge,
-    HoldRequest,
     KeyExpired,
     Ledger,
     LedgerDamaged,
+    ReleaseRequest,
     ScopeMissing,
     UnknownClient,
     UnknownKey,
@@ -36,8 +36,8 @@ def digest_of(lineage: str, name: str) -> bytes:
     return key_digest(f"{lineage}/{name}")
 
 
-def hold(lineage: str, digest: bytes) -> HoldRequest:
-    return HoldRequest(lineage, "ann", "model", bytes(32), "weights", COST, 5.0, key_digest=digest)
+def hold(lineage: str, digest: bytes) -> ReleaseRequest:
+    return ReleaseRequest(lineage, "ann", "model", bytes(32), "weights", COST, 5.0, key_digest=digest)
 
 
 async def test_an_expired_key_opens_nothing(ledger: Ledger, lineage: str) -> None:

@@ -17,16 +17,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import (
     BudgetExhausted,
     Charge,
     ChargeRequest,
-    HoldRequest,
-    JointHoldRequest,
     Ledger,
     LedgerDamaged,
     LedgerError,
     LedgerRefusal,
+    Purchase,
+    ReleaseRequest,
     UnknownBlock,
 )
 from dpserve.accounting.ledger import store as store_module
@@ -135,13 +136,13 @@ class ExactLedger:
                 self.losses[block] += len(each[-1]) * EXACT[line.cost]
 
 
-AnyRequest = ChargeRequest | HoldRequest | JointHoldRequest
+AnyRequest = ChargeRequest | ReleaseRequest | Purchase
 
 
 def lines_of(request: AnyRequest) -> list[ExactLine]:
     """A request's lines, by what it was made of."""
-    if isinstance(request, JointHoldRequest):
-        return [line for wish in request.wishes for line in lines_of(wish)]
+    if isinstance(request, Purchase):
+        return [line for release in request.releases for line in lines_of(release)]
     if isinstance(request, ChargeRequest):
         return [ExactLine(request.questions, request.cost, request.blocks, is_model=False)]
     return [ExactLine(request.line.questions, request.cost, request.blocks, is_model=True)]
@@ -210,8 +211,8 @@ class BlocksAgainstModel(RuleBasedStateMachine):
     def request(self, client: str, model: str, asked: list[str], cost: Cost) -> ChargeRequest:
         return asking(self.lineage, client, *asked, cost=cost, model=model, blocks=self.blocks_of[model])
 
-    def holding(self, client: str, model: str, cost: Cost) -> HoldRequest:
-        return HoldRequest(
+    def release(self, client: str, model: str, cost: Cost) -> ReleaseRequest:
+        return ReleaseRequest(
             self.lineage,
             client,
             model,
@@ -225,7 +226,7 @@ class BlocksAgainstModel(RuleBasedStateMachine):
         )
 
     def check(self, request: AnyRequest, got: Charge | LedgerError) -> None:
-        client = "" if isinstance(request, JointHoldRequest) else request.client
+        client = "" if isinstance(request, Purchase) else request.client
         expected = self.model.charge(client, lines_of(request))
         if isinstance(expected, tuple):
             assert type(got) is expected[0], got
@@ -257,14 +258,16 @@ class BlocksAgainstModel(RuleBasedStateMachine):
         model=st.sampled_from(MODELS),
         cost=costs,
     )
-    def hold(self, service: int, client: str, model: str, cost: Cost) -> None:
-        self.charge_alone(service, self.holding(client, model, cost))
+    def buy(self, service: int, client: str, model: str, cost: Cost) -> None:
+        self.charge_alone(service, self.release(client, model, cost))
 
     @rule(service=services, models=st.permutations(MODELS), prices=st.tuples(costs, costs))
-    def hold_two(self, service: int, models: list[str], prices: tuple[Cost, Cost]) -> None:
-        """Have the owner hold two models at once, which may be of other blocks."""
-        wishes = tuple(self.holding("", model, cost) for model, cost in zip(models, prices, strict=False))
-        self.charge_alone(service, JointHoldRequest(wishes))
+    def buy_two(self, service: int, models: list[str], prices: tuple[Cost, Cost]) -> None:
+        """Have the owner pay for two models at once, which may be of other blocks."""
+        releases = tuple(self.release("", model, cost) for model, cost in zip(models, prices, strict=False))
+        payers: dict[str, Budget | None] = dict.fromkeys(self.blocks_of[models[0]] + self.blocks_of[models[1]])
+        both = Purchase(title="both", lineage=self.lineage, unit=None, payers=payers, releases=releases)
+        self.charge_alone(service, both)
 
     @rule(
         service=services,

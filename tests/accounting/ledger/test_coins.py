@@ -6,7 +6,7 @@ import pytest
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ActRefused, CoinsExhausted, Ledger
-from dpserve.accounting.ledger.holdings import HoldRequest
+from dpserve.accounting.ledger.purchases import ReleaseRequest
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost
 
@@ -20,8 +20,8 @@ HOLDS_TWO = 2.5 / 2**29
 """A delta whose share holds two coins, and half of a third."""
 
 
-def wish(lineage: str, client: str, model: str, cost: Cost = COIN) -> HoldRequest:
-    return HoldRequest(lineage, client, model, DRAWN, "dpsgd", cost, 1.0)
+def wish(lineage: str, client: str, model: str, cost: Cost = COIN) -> ReleaseRequest:
+    return ReleaseRequest(lineage, client, model, DRAWN, "dpsgd", cost, 1.0)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(4, 1e-6), (8, 1e-6), (1, 1e-7)])

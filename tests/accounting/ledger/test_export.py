@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dpserve.accounting.ledger import ApiKey, HoldRequest, Ledger, key_digest
+from dpserve.accounting.ledger import ApiKey, Ledger, ReleaseRequest, key_digest
 from dpserve.accounting.ledger.export import COLUMNS, Format, export
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.picorho import to_rho
@@ -68,7 +68,7 @@ async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> 
         await open_accounts(ledger, lineage, releases(9), ann=releases(5), bob=releases(5))
         await ledger.charge(asking(lineage, "ann", "1", "2"))
         await ledger.charge(asking(lineage, "bob", "2"))
-        await ledger.charge(HoldRequest(lineage, "ann", "m", bytes(32), "weights", COST, 1e12))
+        await ledger.charge(ReleaseRequest(lineage, "ann", "m", bytes(32), "weights", COST, 1e12))
         rows = await _rows(ledger, lineage, "csv")
         described = await _rows(ledger, lineage, "jsonl")
     assert tuple(rows[0]) == COLUMNS

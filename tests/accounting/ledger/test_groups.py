@@ -11,10 +11,10 @@ from dpserve.accounting.ledger import (
     ActRefused,
     BudgetExhausted,
     Charge,
-    HoldRequest,
     Ledger,
     LedgerDamaged,
     MechanismNotAccepted,
+    ReleaseRequest,
     UnknownGroup,
     key_digest,
 )
@@ -118,8 +118,8 @@ async def test_a_group_accepts_what_its_owner_said(ledger: Ledger, lineage: str)
 async def test_a_group_that_paid_for_a_model_does_not_refuse_its_next_member(ledger: Ledger, lineage: str) -> None:
     await _open(ledger, lineage, team=1, whole=1)
 
-    def hold(client: str) -> HoldRequest:
-        return HoldRequest(lineage, client, "m", bytes(32), "weights", COST, 1.0)
+    def hold(client: str) -> ReleaseRequest:
+        return ReleaseRequest(lineage, client, "m", bytes(32), "weights", COST, 1.0)
 
     assert [(await ledger.charge(hold(client))).charged for client in ("ann", "bob", "ann")] == [PRICE, PRICE, 0]
     assert await _spent(ledger, lineage) == (1, 0, 1)

@@ -10,15 +10,16 @@ from playwright.sync_api import expect
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import key_digest, new_api_key
+from dpserve.accounting.ledger.purchases import buy
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.listener import bind, url_of
 from dpserve.service.metered import MeteredPredictor
-from dpserve.service.opening import hold_together
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.training.exact.questions import NoiseKey
 from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.purchases import model_purchase
 from tests.service.conftest import Starter
 
 from .test_owner_page import KEY, keep_verdicts, violations
@@ -54,7 +55,7 @@ def served(starter, head, folder, clients):
 
     service = starter(head, more=more)
     ledger, lineage = service.ledger, service.predictor.lineage
-    service.call(hold_together(ledger, [once.certificate]))
+    service.call(buy(ledger, [model_purchase(once.certificate)], by="a test"))
     for name in (LONG, "of-last-year"):
         service.call(ledger.open_lineage(name, Budget.from_epsilon_delta(3, DELTA, "gaussian"), time=time.time()))
     for month in range(1, 13):

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from dpserve.accounting.acts import ACTS, BudgetTerms
 from dpserve.accounting.budgets import MEASURES, Budget
-from dpserve.accounting.ledger import HoldRequest, key_digest
+from dpserve.accounting.ledger import ReleaseRequest, key_digest
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.service.admin import verdicts
 from dpserve.service.admin.app import AdminPort, admin_port
@@ -424,8 +424,8 @@ def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, s
         service.call(ledger.open_block(lineage, block, Budget.from_rho(rho, 1e-6, "gaussian"), time=1.0))
     cost = Cost((GaussianLoss(0.2),))
     for model, blocks in (("a" * 32, ("2026-09", "2026-10")), ("b" * 32, ("2026-10",))):
-        wish = HoldRequest(lineage, "", model, model.encode(), "class-sums", cost, 2.0, blocks=blocks)
-        service.call(ledger.charge(wish))
+        request = ReleaseRequest(lineage, "", model, model.encode(), "class-sums", cost, 2.0, blocks=blocks)
+        service.call(ledger.charge(request))
     page = sign_in(tab, url)
     expect(page.locator("#blocks")).to_be_hidden()
     page.get_by_text("Not served here:").click()

@@ -24,14 +24,14 @@ from dpserve.accounting.ledger import (
     ClientRevoked,
     CoinsExhausted,
     EmbeddedStore,
-    HoldRequest,
     Idempotency,
     IdempotencyConflict,
-    JointHoldRequest,
     Ledger,
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
+    Purchase,
+    ReleaseRequest,
     UnknownClient,
     UnknownLineage,
     key_digest,
@@ -56,10 +56,10 @@ WHOLE = budget(sum(PRICES.values()) * 10)
 DRAWN = b"what was drawn, or a hash of it."
 
 
-def holding(
+def buying(
     lineage: str, client: str, release: str = "one", *, key: str = "", body: str = "", time: float = 2.5
-) -> HoldRequest:
-    return HoldRequest(
+) -> ReleaseRequest:
+    return ReleaseRequest(
         lineage=lineage,
         client=client,
         model=release,
@@ -71,6 +71,11 @@ def holding(
     )
 
 
+def together(*releases: ReleaseRequest) -> Purchase:
+    """A purchase of the lineage of the first."""
+    return Purchase(title="both", lineage=releases[0].lineage, unit=None, payers={"": None}, releases=releases)
+
+
 async def spent(ledger: Ledger, lineage: str) -> dict[str, int]:
     account, clients, *_ = await ledger.snapshot(lineage)
     return {"": account.spent} | {client.client: client.spent for client in clients}
@@ -79,11 +84,11 @@ async def spent(ledger: Ledger, lineage: str) -> dict[str, int]:
 async def test_each_client_pays_once_and_the_lineage_once_for_all(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE, bob=WHOLE)
 
-    assert (await ledger.quote(holding(lineage, "ann"))).total == PRICE
-    assert (await ledger.charge(holding(lineage, "ann"))).charged == PRICE
-    assert (await ledger.charge(holding(lineage, "bob"))).charged == PRICE
-    assert (await ledger.quote(holding(lineage, "ann"))).total == 0
-    assert (await ledger.charge(holding(lineage, "ann"))).charged == 0
+    assert (await ledger.quote(buying(lineage, "ann"))).total == PRICE
+    assert (await ledger.charge(buying(lineage, "ann"))).charged == PRICE
+    assert (await ledger.charge(buying(lineage, "bob"))).charged == PRICE
+    assert (await ledger.quote(buying(lineage, "ann"))).total == 0
+    assert (await ledger.charge(buying(lineage, "ann"))).charged == 0
     assert await spent(ledger, lineage) == {"": PRICE, "ann": PRICE, "bob": PRICE}
 
     account = await ledger.lineage(lineage)
@@ -96,11 +101,11 @@ async def test_the_owner_holds_on_the_lineages_account_and_a_restart_charges_not
 ) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
 
-    first = await ledger.charge(holding(lineage, ""))
+    first = await ledger.charge(buying(lineage, ""))
     assert first.receipt is not None
     assert first.receipt.client == ""
-    assert (await ledger.charge(holding(lineage, "", time=9.0))).receipt is None
-    shared = await ledger.charge(holding(lineage, "ann"))
+    assert (await ledger.charge(buying(lineage, "", time=9.0))).receipt is None
+    shared = await ledger.charge(buying(lineage, "ann"))
 
     assert shared.receipt is not None
     assert shared.receipt.lineage_releases == 0
@@ -112,9 +117,9 @@ async def test_the_owner_holds_on_the_lineages_account_and_a_restart_charges_not
 
 async def test_another_release_of_the_same_price_is_paid_for_again(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.charge(holding(lineage, "ann"))
+    await ledger.charge(buying(lineage, "ann"))
 
-    assert (await ledger.charge(replace(holding(lineage, "ann"), model="another"))).charged == PRICE
+    assert (await ledger.charge(replace(buying(lineage, "ann"), model="another"))).charged == PRICE
     assert await spent(ledger, lineage) == {"": 2 * PRICE, "ann": 2 * PRICE}
 
 
@@ -127,25 +132,25 @@ async def test_one_picorho_short_changes_nothing(
     before = dump(store_url, lineage)
 
     with pytest.raises(BudgetExhausted) as refused:
-        await ledger.charge(holding(lineage, "ann", "three", key="k", body="b"))
+        await ledger.charge(buying(lineage, "ann", "three", key="k", body="b"))
 
     assert (refused.value.scope, refused.value.cost, refused.value.remaining) == (scope, total, total - 1)
     assert dump(store_url, lineage) == before
-    assert (await ledger.charge(holding(lineage, "ann", "two"))).charged == PRICES["two"]
+    assert (await ledger.charge(buying(lineage, "ann", "two"))).charged == PRICES["two"]
 
 
 async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage: str) -> None:
     with pytest.raises(UnknownLineage):
-        await ledger.charge(holding(lineage, ""))
+        await ledger.charge(buying(lineage, ""))
     await open_accounts(ledger, lineage, budget(sum(PRICES.values()), "gaussian"), ann=WHOLE, eve=WHOLE)
     await ledger.revoke(lineage, "eve")
-    await ledger.charge(holding(lineage, "ann", key="k", body="one"))
-    laplace = HoldRequest(lineage, "ann", "m", DRAWN, "x", Cost((LaplaceLoss(0.1),)), 1.0)
+    await ledger.charge(buying(lineage, "ann", key="k", body="one"))
+    laplace = ReleaseRequest(lineage, "ann", "m", DRAWN, "x", Cost((LaplaceLoss(0.1),)), 1.0)
 
     for request, refusal in (
-        (holding(lineage, "nobody"), UnknownClient),
-        (holding(lineage, "eve"), ClientRevoked),
-        (holding(lineage, "ann", key="k", body="other"), IdempotencyConflict),
+        (buying(lineage, "nobody"), UnknownClient),
+        (buying(lineage, "eve"), ClientRevoked),
+        (buying(lineage, "ann", key="k", body="other"), IdempotencyConflict),
         (laplace, MechanismNotAccepted),
     ):
         with pytest.raises(refusal):
@@ -154,18 +159,18 @@ async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage:
             with pytest.raises(refusal):
                 await ledger.quote(request)
     assert isinstance((await ledger.quote(laplace)).refusal, MechanismNotAccepted)
-    assert (await ledger.charge(holding(lineage, "ann", key="k", body="one"))).receipt is None
+    assert (await ledger.charge(buying(lineage, "ann", key="k", body="one"))).receipt is None
 
 
 async def test_a_key_stands_for_the_release(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.charge(holding(lineage, "ann", key="k", body="b"))
+    await ledger.charge(buying(lineage, "ann", key="k", body="b"))
 
-    again = await ledger.charge(holding(lineage, "ann", key="k", body="b"))
+    again = await ledger.charge(buying(lineage, "ann", key="k", body="b"))
 
     assert (again.receipts, again.earlier) == ((), 1)
     with pytest.raises(IdempotencyConflict):
-        await ledger.charge(holding(lineage, "ann", "two", key="k", body="b"))
+        await ledger.charge(buying(lineage, "ann", "two", key="k", body="b"))
 
 
 async def test_a_key_of_a_hold_and_a_key_of_rows_are_the_same_key(ledger: Ledger, lineage: str) -> None:
@@ -173,8 +178,8 @@ async def test_a_key_of_a_hold_and_a_key_of_rows_are_the_same_key(ledger: Ledger
     await ledger.charge(asking(lineage, "ann", "row", cost=COST, key="k", body="rows"))
 
     with pytest.raises(IdempotencyConflict):
-        await ledger.charge(holding(lineage, "ann", key="k", body="hold"))
-    await ledger.charge(holding(lineage, "ann", key="other", body="hold"))
+        await ledger.charge(buying(lineage, "ann", key="k", body="hold"))
+    await ledger.charge(buying(lineage, "ann", key="other", body="hold"))
     with pytest.raises(IdempotencyConflict):
         await ledger.charge(asking(lineage, "ann", "row", cost=COST, key="other", body="rows"))
 
@@ -184,8 +189,8 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
     await ledger.open_lineage(lineage, WHOLE, time=0.0)
     await ledger.add_client(lineage, "ann", WHOLE, key_digest(lineage), time=0.0)
 
-    def request(client: str, model: str) -> HoldRequest:
-        return HoldRequest(lineage, client, model, DRAWN, "dpsgd", coin, 1.0)
+    def request(client: str, model: str) -> ReleaseRequest:
+        return ReleaseRequest(lineage, client, model, DRAWN, "dpsgd", coin, 1.0)
 
     assert (await ledger.charge(request("", "m"))).charged == coin.picorho
     account = await ledger.lineage(lineage)
@@ -205,9 +210,9 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
 
 def test_what_no_budget_provides_for_is_no_request() -> None:
     with pytest.raises(ValueError, match="pay-once model must lie between"):
-        HoldRequest("l", "ann", "m", DRAWN, "x", Cost((GaussianLoss(1e-3),)), 1.0)
+        ReleaseRequest("l", "ann", "m", DRAWN, "x", Cost((GaussianLoss(1e-3),)), 1.0)
     with pytest.raises(ValueError, match="32 bytes"):
-        HoldRequest("l", "ann", "m", b"", "x", COST, 1.0)
+        ReleaseRequest("l", "ann", "m", b"", "x", COST, 1.0)
 
 
 # Any interleaving, against a reference
@@ -251,7 +256,7 @@ class Machine(RuleBasedStateMachine):
     )
     def hold(self, client: str, release: str, times: int) -> None:
         for _ in range(times):
-            request = holding(self.lineage, client, release)
+            request = buying(self.lineage, client, release)
             quote = self.loop.run_until_complete(self.ledger.quote(request))
             expected = self.reference.hold(client, release)
             try:
@@ -287,13 +292,13 @@ def test_any_interleaving_of_clients_and_models_is_as_the_reference_has_it(embed
 # Concurrency
 
 
-async def hold_everything(url: str, lineage: str) -> None:
+async def buy_everything(url: str, lineage: str) -> None:
     """Let four clients race through the models from several tasks."""
     async with await Ledger.connect(url) as ledger:
 
         async def one(task: int) -> None:
             for release in PRICES:
-                await ledger.charge(holding(lineage, f"client{task % 4}", release))
+                await ledger.charge(buying(lineage, f"client{task % 4}", release))
 
         await asyncio.gather(*map(one, range(8)))
 
@@ -303,8 +308,8 @@ async def test_two_processes_at_once_charge_each_model_once(embedded_url: str, l
         await open_accounts(ledger, lineage, WHOLE, **{f"client{number}": WHOLE for number in range(4)})
         code = (
             "import asyncio, sys; sys.path.insert(0, sys.argv[1]);"
-            "from tests.accounting.ledger.test_holdings import hold_everything;"
-            "asyncio.run(hold_everything(*sys.argv[2:]))"
+            "from tests.accounting.ledger.test_purchases import buy_everything;"
+            "asyncio.run(buy_everything(*sys.argv[2:]))"
         )
         words = [sys.executable, "-c", code, str(Path(__file__).parents[3]), embedded_url, lineage]
         racing = [subprocess.Popen(words) for _ in range(2)]
@@ -329,7 +334,7 @@ async def test_a_hold_whose_store_dies_on_the_way_is_charged_once(tmp_path: Path
             async def move(position: int) -> None:
                 with contextlib.suppress(LedgerUnavailable):
                     for release in PRICES:
-                        await ledger.charge(holding("lineage", names[position], release, key=release, body="b"))
+                        await ledger.charge(buying("lineage", names[position], release, key=release, body="b"))
                         if position == 3:
                             os.kill(process, signal.SIGKILL)
 
@@ -338,7 +343,7 @@ async def test_a_hold_whose_store_dies_on_the_way_is_charged_once(tmp_path: Path
         async with await Ledger.connect(store.url) as ledger:
             for name in names:
                 for release in ("three", "three", "two", "one"):
-                    await ledger.charge(holding("lineage", name, release, key=release, body="b"))
+                    await ledger.charge(buying("lineage", name, release, key=release, body="b"))
             assert await spent(ledger, "lineage") == dict.fromkeys(["", *names], sum(PRICES.values()))
             assert (await verify(ledger, "lineage")).findings == ()
 
@@ -346,8 +351,8 @@ async def test_a_hold_whose_store_dies_on_the_way_is_charged_once(tmp_path: Path
 # Tampering, export, recovery
 
 
-def _forged(request: HoldRequest, cheap: Cost) -> Receipt:
-    """A receipt of the model that a request wishes for, at another cost."""
+def _forged(request: ReleaseRequest, cheap: Cost) -> Receipt:
+    """A receipt of the model that a request is for, at another cost."""
     return Receipt(
         lineage=request.lineage,
         client=request.client,
@@ -363,7 +368,7 @@ def _forged(request: HoldRequest, cheap: Cost) -> Receipt:
 
 async def test_no_receipt_marks_a_model_as_paid_for_less_than_it_costs(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    request = holding(lineage, "ann")
+    request = buying(lineage, "ann")
     forged, right = _forged(request, Cost((GaussianLoss(1e-6),))), _forged(request, COST)
     others = [
         forged,
@@ -387,8 +392,8 @@ async def test_no_receipt_marks_a_model_as_paid_for_less_than_it_costs(ledger: L
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([0.1, 0.15, 0.3]), st.data())
 def test_models_share_a_question_only_if_id_drawing_and_cost_are_equal(mu: float, data: st.DataObject) -> None:
-    def request(mu: float, model: str, drawn: bytes) -> HoldRequest:
-        return HoldRequest("l", "ann", model, drawn, "x", Cost((GaussianLoss(mu),)), 1.0)
+    def request(mu: float, model: str, drawn: bytes) -> ReleaseRequest:
+        return ReleaseRequest("l", "ann", model, drawn, "x", Cost((GaussianLoss(mu),)), 1.0)
 
     other = data.draw(st.sampled_from([0.1, 0.15, 0.3]))
     model, drawn = data.draw(st.sampled_from(["one", "two"])), data.draw(st.sampled_from([DRAWN, bytes(32)]))
@@ -399,15 +404,15 @@ def test_models_share_a_question_only_if_id_drawing_and_cost_are_equal(mu: float
 
 async def test_another_drawing_under_the_same_id_is_paid_for_again(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.charge(holding(lineage, "ann"))
+    await ledger.charge(buying(lineage, "ann"))
 
-    assert (await ledger.charge(replace(holding(lineage, "ann"), drawn=bytes(32)))).charged == PRICE
+    assert (await ledger.charge(replace(buying(lineage, "ann"), drawn=bytes(32)))).charged == PRICE
     assert await spent(ledger, lineage) == {"": 2 * PRICE, "ann": 2 * PRICE}
 
 
 async def test_a_lineage_pays_for_several_releases_at_once_or_for_none(ledger: Ledger, lineage: str) -> None:
     both_cost = PRICES["one"] + PRICES["two"]
-    both = JointHoldRequest(tuple(holding(lineage, "", release) for release in ("one", "two")))
+    both = together(*(buying(lineage, "", release) for release in ("one", "two")))
     await open_accounts(ledger, lineage, budget(both_cost - 1), ann=budget(1))
     assert isinstance((await ledger.quote(both)).refusal, BudgetExhausted)
     with pytest.raises(BudgetExhausted):
@@ -418,24 +423,24 @@ async def test_a_lineage_pays_for_several_releases_at_once_or_for_none(ledger: L
     await ledger.set_budget(lineage, budget(both_cost))
     assert (await ledger.charge(both)).charged == both_cost
     assert (await ledger.charge(both)).charged == 0
-    assert (await ledger.charge(holding(lineage, "", "two"))).receipt is None
+    assert (await ledger.charge(buying(lineage, "", "two"))).receipt is None
     assert [receipt.terms.model for receipt in await ledger.receipts(lineage)] == ["one", "two"]
     assert (await verify(ledger, lineage)).findings == ()
 
 
 @pytest.mark.parametrize("others", [("elsewhere", ""), ("lineage", "ann")])
-def test_only_an_owners_wishes_in_one_lineage_are_paid_for_at_once(others: tuple[str, str]) -> None:
+def test_only_an_owners_releases_in_one_lineage_are_paid_for_at_once(others: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="owner's, in one lineage"):
-        JointHoldRequest((holding("lineage", ""), holding(*others)))
+        together(buying("lineage", ""), buying(*others))
 
 
 async def test_a_backup_restores_what_is_held(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "one") as ledger:
         await open_accounts(ledger, "lineage", WHOLE, ann=WHOLE, bob=WHOLE)
-        await ledger.charge(holding("lineage", ""))
+        await ledger.charge(buying("lineage", ""))
         await ledger.charge(asking("lineage", "bob", "row"))
-        await ledger.charge(holding("lineage", "ann", "two"))
-        await ledger.charge(holding("lineage", "bob", "three"))
+        await ledger.charge(buying("lineage", "ann", "two"))
+        await ledger.charge(buying("lineage", "bob", "three"))
         right = await spent(ledger, "lineage")
         lines = [line async for line in backup(ledger)]
     async with Ledger.open(tmp_path / "two") as ledger:
@@ -443,7 +448,7 @@ async def test_a_backup_restores_what_is_held(tmp_path: Path) -> None:
 
         assert await spent(ledger, "lineage") == right
         assert (await verify(ledger, "lineage")).findings == ()
-        assert (await ledger.charge(holding("lineage", "ann", "two"))).receipt is None
+        assert (await ledger.charge(buying("lineage", "ann", "two"))).receipt is None
 
 
 async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None:
@@ -451,16 +456,16 @@ async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None
     async with Ledger.open(store, journals=journals) as ledger:
         await ledger.join("lineage")
         await open_accounts(ledger, "lineage", WHOLE, ann=WHOLE, bob=WHOLE)
-        await ledger.charge(holding("lineage", "ann"))
+        await ledger.charge(buying("lineage", "ann"))
     shutil.copytree(store, copy)
     async with Ledger.open(store, journals=journals) as ledger:
         await ledger.join("lineage")
-        await ledger.charge(holding("lineage", "ann", "two"))
-        await ledger.charge(holding("lineage", "ann", "three"))
+        await ledger.charge(buying("lineage", "ann", "two"))
+        await ledger.charge(buying("lineage", "ann", "three"))
         right = await spent(ledger, "lineage")
     async with Ledger.open(copy) as ledger:
         # Somebody else went on with the older store: the lineage pays for a model there, and must not pay again.
-        await ledger.charge(holding("lineage", "bob", "two"))
+        await ledger.charge(buying("lineage", "bob", "two"))
         for _ in range(2):
             await reconcile(ledger, "lineage", read_journals(journals))
 
@@ -469,7 +474,7 @@ async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None
 
 
 async def test_what_is_held_together_is_charged_together_or_not_at_all(ledger: Ledger, lineage: str) -> None:
-    both = JointHoldRequest((holding(lineage, ""), replace(holding(lineage, ""), model="another")))
+    both = together(buying(lineage, ""), replace(buying(lineage, ""), model="another"))
     await open_accounts(ledger, lineage, budget(2 * PRICE - 1))
     with pytest.raises(BudgetExhausted) as refused:
         await ledger.charge(both)
@@ -478,14 +483,7 @@ async def test_what_is_held_together_is_charged_together_or_not_at_all(ledger: L
     assert (await ledger.lineage(lineage)).spent == 0
     await ledger.set_budget(lineage, budget(2 * PRICE))
     charge = await ledger.charge(both)
-    assert [receipt.model for receipt in charge.receipts] == [wish.model for wish in both.wishes]
+    assert [receipt.model for receipt in charge.receipts] == [release.model for release in both.releases]
     assert charge.charged == (await ledger.lineage(lineage)).spent == 2 * PRICE
     assert (await ledger.charge(both)).charged == 0
     assert (await verify(ledger, lineage)).findings == ()
-
-
-def test_what_two_lineages_pay_for_or_a_client_is_not_held_together() -> None:
-    own = holding("one", "")
-    for other in (holding("two", ""), holding("one", "ann")):
-        with pytest.raises(ValueError, match="one lineage"):
-            JointHoldRequest((own, other))
