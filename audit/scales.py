@@ -31,7 +31,7 @@ from dpserve.mechanisms.randomness import Randomness
 from dpserve.mechanisms.registry import all_mechanisms, priced
 from dpserve.training.holding_back import hold_back
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.kinds.dpsgd.step import StepRelease, grid_step, poisson_sample, with_noise
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, grid_step, poisson_sample, with_noise
 from dpserve.training.pay_once.canaries import MOST, Coins
 
 _CLASSES, _ROWS = 10, 2000

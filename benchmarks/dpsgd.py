@@ -21,7 +21,7 @@ from opacus.optimizers import DPOptimizer
 
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, private_step
 
 WIDTHS = ((600, 128, 100), (784, 128, 10))
 RELEASE = StepRelease(noise_multiplier=4.0, sampling_rate=1.0, clip_norm=1.0)

@@ -158,7 +158,7 @@ def class_sums(table: Path) -> None:
     """Release class sums."""
     from dpserve.mechanisms.gaussian_vector import whole_picorho
     from dpserve.mechanisms.randomness import SystemRandomness
-    from dpserve.training.kinds.class_sums.model import train_class_sums
+    from dpserve.training.kinds.class_sums.train import train_class_sums
 
     records, phi = _read_table(table)
     train_class_sums(records, "m", phi, whole_picorho("epsilon:1@1e-6"), "benchmark", SystemRandomness())

@@ -18,12 +18,12 @@ from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.features import rules
 from dpserve.training.fitting.network import Network
 from dpserve.training.kinds.cases import TOLERANCE, Case, Heads
-from dpserve.training.kinds.class_sums.model import train_class_sums
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd.choices import by_rule
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.planning.options import DELTA
 from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Drawn

@@ -24,15 +24,15 @@ from dpserve.training.errors import TrainingError, WrongOption, WrongValue
 from dpserve.training.feature_choice import FeatureChoice, compute_features
 from dpserve.training.features import rules
 from dpserve.training.features.maps import Fourier, OfImages, Quantiles
-from dpserve.training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
+from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.fields import NAME
 from dpserve.training.inputs.blocks import noted_in_blocks
 from dpserve.training.inputs.lineage import KnownRecords, advice, overlap
-from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.inputs.records import Records
 from dpserve.training.kinds import registry as kinds
 from dpserve.training.kinds.kind import Job, Kind, TrainingProgress
 from dpserve.training.kinds.options import Declared, Options, fields_of
-from dpserve.training.kinds.shared_options import PRICE, RECORDS, price_words
+from dpserve.training.kinds.shared_options import RECORDS
 from dpserve.training.pay_once.prediction_sets import By
 from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
 from dpserve.training.sets_choice import SetsChoice
@@ -311,7 +311,10 @@ def fit(
     head = request.made_kind.centred_images
     feature_map = request.features.map_for(records.declaration, request.encoder, head=head)
     if request.quantile_share and isinstance(feature_map, Quantiles):
-        _check_ranges(feature_map, records.declaration)
+        # Other trainings need not count.
+        from dpserve.training.pay_once.cuts import check_ranges
+
+        check_ranges(feature_map, records.declaration)
     others = request.blocks.equal_rows_in_blocks_are_others == "yes"
     with (
         noted_in_lineage(
@@ -341,12 +344,11 @@ def fit(
 
 def _make_model(job: Job, request: Request, watcher: Watcher) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
-    if request.quantile_share:
-        job = _cut_at_quantiles(job, request.quantile_share)
-    kind = request.kind
+    kind, quantile_share = request.kind, request.quantile_share
     if request.plan is not None:
-        kind, job = _planned(job, request, request.plan, watcher)
-    return kinds.train_and_save(kind, job)
+        kind, job, quantile_share = _planned(job, request, request.plan, watcher)
+    made = kinds.default_kind() if kind is None else kinds.kind_named(kind)
+    return kinds.train_and_save(kind, _with_features(job, made, quantile_share))
 
 
 def _sets_of(request: Request, records: Records) -> By | None:
@@ -432,11 +434,11 @@ def _records_declared(options: Mapping[str, Any]) -> int:
     return declared
 
 
-def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> tuple[str | None, Job]:
+def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> tuple[str | None, Job, float]:
     """Return the kind of model and the job that the planner recommends for a budget; the watcher hears why.
 
-    Of a kind that the owner chose, the options are set for the budget. Raises TrainingError for public rows that are
-    private records.
+    With them the share of the price that buys quantiles. Of a kind that the owner chose, the options are set for the
+    budget. Raises TrainingError for public rows that are private records.
     """
     # A simulation needs what training needs and more.
     from dpserve.training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind
@@ -471,56 +473,32 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     if "tolerance" in options and "tolerance" in recommended.fields:
         made["tolerance"] = options["tolerance"]
     if own:
-        return chosen.release, replace(job, options=made)
+        return chosen.release, replace(job, options=made), 0.0
     feature_map = rules.feature_map(chosen.features, declared, shape, head=recommended.centred_images)
-    job = replace(job, feature_map=feature_map, options=made)
-    if chosen.features == "quantiles" and isinstance(feature_map, Quantiles):
-        job = _cut_at_quantiles(job, QUANTILE_SHARE)
-    return chosen.release, job
+    share = QUANTILE_SHARE if chosen.features == "quantiles" else 0.0
+    return chosen.release, replace(job, feature_map=feature_map, options=made), share
 
 
-def _cut_at_quantiles(job: Job, share: float) -> Job:
-    """Return the job with features cut at the records' noisy quantiles, and the price less what these cost.
+def _with_features(job: Job, kind: Kind, quantile_share: float) -> Job:
+    """Return the job with the features that the kind's steps buy, and the price less what these cost.
 
-    Where every number has public cuts nothing is released. Raises WrongOption for a price that is too small, and
-    TrainingError.
+    Raises WrongOption for a price that is too small, and TrainingError.
     """
     # Other trainings need not count.
-    from dpserve.training.fitting.histograms import cut_at_quantiles
+    from dpserve.training.pay_once.chain import FeatureStep, buy_features
+    from dpserve.training.pay_once.cuts import Cuts
 
-    assert isinstance(job.feature_map, Quantiles)
-    if not job.feature_map.counted:
+    steps = [
+        replace(step, quantiles=quantile_share) if isinstance(step, Cuts) else step
+        for step in kind.steps
+        if isinstance(step, FeatureStep)
+    ]
+    if not steps or job.options.get("price") is None:
         return job
-    _check_ranges(job.feature_map, job.records.declaration)
-    if job.options.get("price") is None:
-        raise WrongOption("price", "is needed", remedy=PRICE.needed_text)
-    whole = _picorho("price", job.options["price"])
-    try:
-        part = price_of_counts(whole, len(job.feature_map.counted), share)
-    except ValueError as error:
-        reason = f"cannot be had at a price of {price_words(whole)}: {error}"
-        raise WrongOption("quantile_share", reason, remedy="take bins, or a larger price") from error
-    feature_map = cut_at_quantiles(job.feature_map, job.records, part, whole, SystemRandomness())
-    return replace(job, feature_map=feature_map, options={**job.options, "price": whole - part})
-
-
-def _check_ranges(feature_map: Quantiles, declared: Declaration) -> None:
-    """Raise TrainingError for a number whose declared bounds make no histogram, before anything is counted."""
-    for place in feature_map.counted:
-        number = feature_map.numbers[place]
-        low, high = declared.lower[number], declared.upper[number]
-        if not makes_cells(low, high):
-            raise TrainingError(
-                Message(
-                    "the bounds of {!r} make no histogram, so no quantiles: from {!r} to {!r} there are "
-                    "fewer numbers than the {:,} cells that records are counted in. Declare it in another "
-                    "unit, or take bins, or {quantile_share:0} for even cuts",
-                    declared.feature_names[number],
-                    low,
-                    high,
-                    CELLS,
-                )
-            )
+    price = _picorho("price", job.options["price"])
+    bought, left = buy_features(steps, job.records, job.feature_map, price, SystemRandomness())
+    options = {**job.options, "price": left}
+    return replace(job, feature_map=bought.feature_map, before=bought.releases, options=options)
 
 
 def _check_nothing_is_chosen_twice(request: Request) -> None:

@@ -40,6 +40,7 @@ from dpserve.training.intervals import CONFIDENCE, Interval
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of, pay_once, release_certificate
 from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.releases import TRAINING
 from dpserve.training.purchases import model_purchase
 
 _ROOM, _ROOM_OF_A_CLASS, _ROOM_OF_A_CELL = 2**16, 2**14, 2**9
@@ -113,7 +114,21 @@ def print_certificate(console: Console, certificate: ModelCertificate) -> None:
         console.print(claims, highlight=False)
     if (release := release_certificate(certificate)) is None:
         return
+    console.print(_receipt(release), highlight=False)
     console.print(f"It costs rho = {to_rho(release.price.picorho):.6g}, once.", highlight=False)
+
+
+def _receipt(certificate: ReleaseCertificate) -> Table:
+    """Return what was bought: each release, its cost, its share of all, and the class whose docstring proves it."""
+    proofs = {step.name: step.proof for step in certificate.STEPS}
+    table = whole("release", "cost", "share", "records", "proof")
+    table.title, table.title_justify = "what was bought", "left"
+    for release in certificate.releases:
+        own = release.part == TRAINING
+        share = f"{float(release.price.rho / certificate.price.rho):.1%}" if own else "beside"
+        records = "those that train" if own else f"those {release.part}"
+        table.add_row(release.name, f"rho {to_rho(release.price.picorho):.4g}", share, records, proofs[release.name])
+    return table
 
 
 def _unit(unit: str | None) -> list[tuple[str, str]]:

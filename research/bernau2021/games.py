@@ -15,7 +15,7 @@ import numpy as np
 
 from dpserve.accounting.arrays import Floats, Labels
 from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
-from dpserve.training.kinds.dpsgd.step import StepRelease, grid_step, with_noise
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, grid_step, with_noise
 from research.bernau2021.beliefs import Games, gaussian_log_ratio
 from research.bernau2021.dissimilarity import Measure, most_unlike_member, most_unlike_pair
 

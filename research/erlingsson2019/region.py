@@ -18,7 +18,7 @@ from dpserve.audit.progress import OnStage
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.seeded import derived_seed
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.step import StepRelease
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease
 from research import dpsgd_theorems
 from research.erlingsson2019.presentation import Point
 from research.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon

@@ -16,7 +16,7 @@ from dpserve.audit.pieces import ResultStore
 from dpserve.audit.progress import OnStage
 from dpserve.audit.reports import Report, ReportTable, number
 from dpserve.mechanisms.seeded import derived_seed
-from dpserve.training.kinds.dpsgd.step import StepRelease
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease
 from research.nasr2023.methods import credible_gdp, credible_of_errors
 from research.nasr2023.runs import log_odds_of_label, watch_run
 from research.white_box.experiments import Material, Setting, piece_of, record_canary

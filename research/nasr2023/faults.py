@@ -16,7 +16,7 @@ from dpserve.audit.reports import Report
 from dpserve.commands.console import shares
 from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, private_step
 from research.commands import finished_pieces
 from research.nasr2023.methods import judge
 from research.white_box import bounds

@@ -21,7 +21,7 @@ from dpserve.audit.pieces import ResultStore
 from dpserve.audit.progress import OnStage
 from dpserve.audit.reports import Report, ReportTable, number
 from dpserve.mechanisms.seeded import derived_seed
-from dpserve.training.kinds.dpsgd.step import StepRelease
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease
 from research.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
 from research.white_box.experiments import Material, Setting, piece_of, record_canary
 from research.white_box.observations import (

@@ -14,7 +14,7 @@ from dpserve.audit.pieces import ResultStore
 from dpserve.audit.progress import OnStage
 from dpserve.mechanisms.seeded import derived_seed
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.step import StepRelease
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease
 from research.data import benchmarks
 from research.white_box.bounds import ClaimedRun, Measured, claimed_run
 from research.white_box.observations import (

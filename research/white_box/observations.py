@@ -19,7 +19,7 @@ import numpy as np
 from dpserve.accounting.arrays import Floats, Labels
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import DpSgdStep, StepRelease, private_step
 from research.white_box.gradients import record_gradients
 
 

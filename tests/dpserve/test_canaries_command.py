@@ -56,7 +56,7 @@ HALF_OF_THE_NOISE = """
 import numpy as np
 
 from dpserve.mechanisms.gaussian_vector import GaussianVector
-from dpserve.training.kinds.dpsgd import step
+from dpserve.training.kinds.dpsgd import noisy_step as step
 
 drawn, with_noise = GaussianVector._drawn, step.with_noise
 

@@ -23,7 +23,7 @@ def train(run):
 @pytest.mark.parametrize(
     ("arguments", "kind", "shown"),
     [
-        (("--release", "class-sums", *PRICE), ClassSums, "centre mu"),
+        (("--release", "class-sums", *PRICE), ClassSums, "class_sums.steps.Centre"),
         (("--release", "weights", "--lam", "1", *PRICE), ReleasedWeights, "weight sensitivity"),
     ],
 )

@@ -13,7 +13,8 @@ import pytest
 
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.kinds.head.bundle import CertifiedHead
-from dpserve.training.kinds.weights.model import release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import save_weights
+from dpserve.training.kinds.weights.train import release_weights
 
 from .conftest import fault, trials
 from .servers import Services, StoreServer

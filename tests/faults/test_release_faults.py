@@ -12,7 +12,8 @@ from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
 from dpserve.accounting.ledger.verification import verify
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.kinds.head.bundle import CertifiedHead
-from dpserve.training.kinds.weights.model import release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import save_weights
+from dpserve.training.kinds.weights.train import release_weights
 
 from .conftest import fault, trials
 from .dying_service import HELD, OPENED

@@ -1,7 +1,7 @@
 """A step of DP-SGD that claims epsilon 1.27 at delta = 1e-5, and how the tests look at it."""
 
 from dpserve.accounting.conversions import gaussian_mu
-from dpserve.training.kinds.dpsgd.step import StepRelease
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease
 from research.nasr2023.faults import FAULT_EPSILON
 from research.white_box.observations import Descent, dirac, observe_steps
 

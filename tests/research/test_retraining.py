@@ -32,7 +32,7 @@ def test_no_record_loses_more_than_its_months_budget_in_any_way(tmp_path):
     for way, models in ways(case, parts, chosen, WHOLE, WINDOW).items():
         spent = [Fraction(0)] * MONTHS
         for month, model in enumerate(islice(models, MONTHS)):
-            own = model.certificate.derived_cost()
+            own = model.certificate.whole_cost()
             for trained in range(max(0, month - widths.get(way, 1) + 1), month + 1):
                 spent[trained] += own.rho
         assert max(spent) <= Fraction(WHOLE, 10**12), way

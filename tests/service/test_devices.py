@@ -8,7 +8,7 @@ from dpserve.training.features.maps import Fourier
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import computed_by
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 from tests.seeded import Seeded
 from tests.service.conftest import Starter
 from tests.training.conftest import make_records

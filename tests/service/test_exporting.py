@@ -15,7 +15,7 @@ from dpserve.service.http import exporting
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.training.errors import MissingExtra
 from dpserve.training.export.files import FORMS, exported
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 
 from .test_http import ROW, problem
 from .test_releases import PRICE, ROWS, lineage_spent

@@ -14,7 +14,8 @@ from dpserve.service.telemetry.logs import RequestLog
 from dpserve.training.export.files import exported
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums
+from dpserve.training.kinds.class_sums.bundle import save_class_sums
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.head.bundle import save_bundle
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head

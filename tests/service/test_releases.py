@@ -21,6 +21,7 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.ledger.verification import verify
+from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client
 from dpserve.mechanisms.randomness import SystemRandomness
@@ -33,7 +34,8 @@ from dpserve.training.fitting.histograms import cut_at_quantiles
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
+from dpserve.training.pay_once.cuts import CUTS
 from dpserve.training.purchases import model_purchase
 
 from .test_http import ROW, problem
@@ -154,8 +156,8 @@ def test_cuts_at_the_records_quantiles_are_shown_to_nobody_before_they_are_paid_
     declaration = Declaration(("a", "b", "c", "d"), *bounds.values(), ("red", "green", "blue"))
     records = Records(generator.uniform(size=(90, 4)), np.arange(90) % 3, declaration, ())
     cut = cut_at_quantiles(Quantiles(**bounds, bias=0.0), records, 10**10, 10**11, SystemRandomness())
-    head = train_head(records, Recipe("colours", cut, 1.0), "colours-lineage")
-    service = start.release(release_weights(head, PRICE, "colours-lineage", SystemRandomness()))
+    head, before = train_head(records, Recipe("colours", cut, 1.0), "colours-lineage"), (CUTS.bought(Cost(cut.losses)),)
+    service = start.release(release_weights(head, PRICE, "colours-lineage", SystemRandomness(), before=before))
     model = service.http().get("/models/colours").json()
     released = model["feature_map"]["released"]
     assert set(released) == {"mu", "cells", "levels", "law"}

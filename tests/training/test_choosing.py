@@ -26,6 +26,7 @@ from dpserve.training.inputs.sums import of_rows
 from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.certificate import ChosenAmong, ReleaseCertificate
+from dpserve.training.pay_once.cuts import CUTS
 from tests.training.conftest import Silent, identity, make_records
 
 KEY = bytes(32)
@@ -195,7 +196,7 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: {"scores_mu": c.scores_mu * 1.001, "scores": (0.0, 0.0)}, "cost more than training"),
+        (lambda c: {"scores_mu": c.scores_mu * 1.001, "scores": (0.0, 0.0)}, "costs more than the training"),
         (lambda c: {"scores_mu": c.scores_mu / 3}, "grid of noise"),
         (lambda c: {"costs": ("gaussian:0.1", "gaussian:0.1")}, "does not cost"),
         (lambda c: {"costs": c.costs[:1]}, "a cost and a score for each"),
@@ -229,7 +230,8 @@ def cut(records: Records, seed: int) -> tuple[Quantiles, Cost]:
 def test_features_that_all_candidates_have_are_paid_for_beside_them(tmp_path):
     records = make_records(n=60)
     features, cost = cut(records, 1)
-    given = replace(job(records, tmp_path, price=WHOLE // 5 * 4), feature_map=features)
+    before = (CUTS.bought(cost),)
+    given = replace(job(records, tmp_path, price=WHOLE // 5 * 4), feature_map=features, before=before)
     made = choose_release("weights", given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=paid)
     assert made.price.losses[: len(cost.losses)] == cost.losses
     assert all(not set(cost.losses) & set(Cost.parse(each).losses) for each in made.chosen_among.costs)
@@ -243,7 +245,7 @@ def test_features_of_a_candidate_of_its_own_are_in_what_it_costs(tmp_path):
     def candidate(job: Job, option: str, value: int) -> Job:
         features, cost = cut(job.records, value)
         options = {**job.options, "lam": 1.0, "price": job.options["price"] - cost.picorho}
-        return replace(job, feature_map=features, options=options)
+        return replace(job, feature_map=features, before=(CUTS.bought(cost),), options=options)
 
     given = job(records, tmp_path, price=WHOLE)
     values = {"quantiles": 1, "bins": 2}

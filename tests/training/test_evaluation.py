@@ -19,7 +19,7 @@ from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.evaluation import EDGES, SHARES, USUAL, Evaluation, Law, evaluate
 from dpserve.training.inputs.records import Units
 from dpserve.training.intervals import CONFIDENCE
-from dpserve.training.kinds.class_sums.model import train_class_sums
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.pay_once.prediction_sets import counts_of, parts_of, release_sets
 from dpserve.training.pay_once.scores import cells_of
 from tests.training.conftest import identity, make_records

@@ -16,7 +16,8 @@ from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.pay_once.certificate import QUANTILES_ASSUMPTIONS, ReleaseCertificate
+from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.cuts import CUTS
 from tests.seeded import Seeded
 
 WHOLE = whole_picorho("rho:1")
@@ -48,9 +49,9 @@ def test_the_model_and_its_quantiles_cost_one_price(kind, tmp_path):
     assert isinstance(certificate, ReleaseCertificate)
     quantiles, *others = Cost.parse(certificate.cost).losses
     assert quantiles.mu == certificate.feature_map.released.mu == mu_for(int(WHOLE * QUANTILE_SHARE))
-    assert tuple(others) == certificate.derived_cost().losses
+    assert tuple(others) == certificate.cost_as_candidate("lam").losses
     assert 0.98 * WHOLE < Cost.parse(certificate.cost).picorho <= WHOLE
-    assert set(QUANTILES_ASSUMPTIONS) <= set(certificate.assumptions)
+    assert set(CUTS.assumptions) <= set(certificate.assumptions)
     model = load_model(tmp_path / "m")
     assert model.probabilities(records().X).argmax(axis=1).tolist() != [0] * 400
 
@@ -89,7 +90,7 @@ def test_even_cuts_cost_nothing(tmp_path):
     certificate = fit(records(), asked("weights", even), tmp_path / "m", state=tmp_path).certificate
     assert certificate.feature_map.released is None
     assert certificate.feature_map.cuts[0] == tuple(part / 32 for part in range(1, 32))
-    assert Cost.parse(certificate.cost) == certificate.derived_cost()
+    assert certificate.release_of(CUTS) is None
 
 
 def test_a_head_cannot_have_quantiles(tmp_path):

@@ -22,9 +22,12 @@ from dpserve.training.kinds.likeness import Likeness
 from dpserve.training.kinds.options import OptionField, Options, fields_of
 from dpserve.training.kinds.outputs import Outputs
 from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.pay_once.releases import Release
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
+    from dpserve.training.pay_once.certificate import ReleaseCertificate
+    from dpserve.training.pay_once.chain import Step
     from dpserve.training.pay_once.classifier import Classifier
     from dpserve.training.pay_once.model import ReleasedModel
 
@@ -56,7 +59,10 @@ class TrainingProgress(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A model to train. options: those that were given, by name. state: the folder of the owner's secrets."""
+    """A model to train. options: those that were given, by name. state: the folder of the owner's secrets.
+
+    before: what was released of the records for the feature map.
+    """
 
     records: "Records"
     name: str
@@ -66,6 +72,7 @@ class Job:
     options: Mapping[str, Any]
     state: Path
     progress: TrainingProgress
+    before: tuple[Release, ...] = ()
 
 
 TrainAlike = Callable[["Records", Randomness], "ReleasedModel"]
@@ -144,6 +151,11 @@ class Kind(ABC):
 
     def check_installed(self) -> None:  # noqa: B027 - most kinds need nothing
         """Raise MissingExtra, before any record is read, for an optional dependency that training needs."""
+
+    @property
+    def steps(self) -> "Sequence[Step]":
+        """The steps of its training, each a release, in their order; none where each answer is paid for."""
+        return ()
 
     @abstractmethod
     def train(self, job: Job, options: Any) -> Any:
@@ -247,3 +259,13 @@ class PayOnceKind(Kind):
 
     answers = "once"
     lacks: ClassVar[Mapping[Ability, str]] = {"audit": NO_NOISE_TO_AUDIT}
+
+    @property
+    @abstractmethod
+    def certificate_type(self) -> "type[ReleaseCertificate]":
+        """The type of its certificates, whose `STEPS` are the steps of its training."""
+
+    @property
+    def steps(self) -> "Sequence[Step]":
+        """Return the steps that its certificates name."""
+        return self.certificate_type.STEPS

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpserve.accounting.losses import Cost
+from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.sensitivity import Convexity
+from dpserve.training.pay_once.cuts import CUTS
+from dpserve.training.pay_once.releases import Release, composed
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,18 @@ def price_of(public: Mapping[str, Any]) -> int | None:
     """
     if public.get("chosen_among") is not None:
         return None
-    losses = Cost.parse(str(public["cost"])).losses
-    bought = (public["feature_map"].get("released") or {}).get("mu")
-    own = Cost(losses[1:] if bought else losses)
+    own = composed(each for each in releases_shown(public) if each.name != CUTS.name)
     return math.ceil(own.picorho * _MORE)
+
+
+def releases_shown(public: Mapping[str, Any]) -> tuple[Release, ...]:
+    """Return the releases of a pay-once model. public: of its certificate."""
+    return tuple(Release.model_validate(each) for each in public["releases"])
+
+
+def bought_before(public: Mapping[str, Any], feature_map: FeatureMap) -> tuple[Release, ...]:
+    """Return the releases that a feature map was made of; none for one that is public to whoever trains alike."""
+    return tuple(each for each in releases_shown(public) if each.name == CUTS.name and feature_map.losses)
 
 
 def head_likeness(public: Mapping[str, Any]) -> Likeness:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms.seeded import SeededRandomness
-from dpserve.training.features.maps import FeatureMap, Quantiles
-from dpserve.training.features.quantiles import price_of_counts
 from dpserve.training.features.rules import Features, Modality
 
 if TYPE_CHECKING:
     from dpserve.mechanisms.answer_noise import AnyNoise
     from dpserve.training.kinds.cases import Case, Heads, Quality
+    from dpserve.training.pay_once.chain import BoughtFeatures
 
 UNLIMITED = "unlimited"
 
@@ -40,16 +39,14 @@ class Trial:
         """The records and the rows."""
         return self.heads.case
 
-    def bought(self, features: Features) -> tuple[FeatureMap, int]:
+    def bought(self, features: Features) -> "tuple[BoughtFeatures, int]":
         """Return the map of an option, its quantiles bought if it has such, and what is left of the budget."""
-        from dpserve.training.fitting.histograms import cut_at_quantiles
+        from dpserve.training.pay_once.chain import buy_features
+        from dpserve.training.pay_once.cuts import CUTS
 
-        chosen = self.heads.feature_map(features)
-        if features != "quantiles" or not isinstance(chosen, Quantiles) or not chosen.counted:
-            return chosen, self.whole
-        part = price_of_counts(self.whole, len(chosen.counted))
-        words = self.randomness("quantiles")
-        return cut_at_quantiles(chosen, self.case.records, part, self.whole, words), self.whole - part
+        steps = (CUTS,) if features == "quantiles" else ()
+        records, words = self.case.records, self.randomness("quantiles")
+        return buy_features(steps, records, self.heads.feature_map(features), self.whole, words)
 
     def paid_once(self, probabilities: Floats, noise: "AnyNoise | None" = None) -> Qualities:
         """Return the quality of a pay-once model's answers (m, C), with the size that prediction sets would have."""

@@ -38,16 +38,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.losses import GaussianLoss
+from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms import elementary
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.inputs.sums import Rows, Shard, Sums, check_count
+from dpserve.training.pay_once.chain import ModelStep
+from dpserve.training.pay_once.releases import Release
+
+if TYPE_CHECKING:
+    from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 SHARE = Fraction(3, 100)
 """The share of a model's price that buys its calibration, or the least that a release may cost if that is more."""
@@ -112,19 +117,53 @@ def divided(whole: int) -> tuple[int, int]:
     return part, whole - part
 
 
-def mu_of(part: int) -> float:
-    """Return the mu of a calibration that may cost so many picorho; 0 for none."""
-    return mu_for(part) if part else 0.0
-
-
-def losses(mu: float) -> tuple[GaussianLoss, ...]:
-    """Return what a release of mu beside the model costs, as its `law` proves; nothing for mu = 0."""
-    return (GaussianLoss(mu),) if mu else ()
-
-
 def law(mu: float, classes: int) -> GaussianVector:
     """Return how all parts of a calibration are released together. Raises ValueError where they cannot be."""
     return GaussianVector(mu, classes + ROUNDS * _NUMBERS, 1.0)
+
+
+class Calibrated(Protocol):
+    """The state of a training whose model was released, and may be calibrated."""
+
+    @property
+    def sums(self) -> Sums:
+        """The records."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        ...
+
+    def logits(self, X: Floats) -> Floats:
+        """Return the model's logits (m, C) of rows (m, d): see `calibrated`."""
+        ...
+
+    def with_calibration(self, found: Calibration) -> Self:
+        """Return the state with this calibration."""
+        ...
+
+
+class Calibrate(ModelStep[Calibrated]):
+    """The calibration of a model that was released: the module has the proof."""
+
+    name = "calibration"
+
+    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
+        """Raise ValueError for a mu that no calibration can have."""
+        _ = law(release.mu, len(certificate.classes)).step
+
+    def run(self, state: Calibrated, release: Release, randomness: Randomness) -> Calibrated:
+        """Return the state with a calibration."""
+        return state.with_calibration(calibrated(state.sums, state.logits, state.classes, release.mu, randomness))
+
+
+CALIBRATION = Calibrate()
+
+
+def bought(part: int) -> tuple[Release, ...]:
+    """Return the release of a calibration that may cost so many picorho; none for 0."""
+    return (CALIBRATION.bought(Cost((GaussianLoss(mu_for(part)),))),) if part else ()
 
 
 def calibrated(
@@ -133,10 +172,8 @@ def calibrated(
     """Release a calibration of mu for a model that was released, on the records that it was trained on.
 
     logits_of: the model's logits (m, C) of rows (m, d), each a function of its row and of released numbers, bit for
-    bit. mu: 0 for none, which leaves the logits as they are. Raises TrainingError for too many records.
+    bit. Raises TrainingError for too many records.
     """
-    if not mu:
-        return Calibration.none(classes)
     check_count(sum(records.lengths))
     vector = law(mu, classes)
     counts = records.total(functools.partial(counts_term, classes=classes)) / _GRID

@@ -7,8 +7,8 @@ What was released at its coordinates lies in the bundle, with the coins.
 Real records are promised what they were. Let neighbours differ by a real record, or a unit. Its terms have nothing at
 the canaries' coordinates, and nothing that is computed at these enters the model: so the two runs release vectors that
 differ, if at all, at the model's coordinates alone, and those have the law that they have without canaries
-(`GaussianVector.release_beside`, `dpserve.training.kinds.dpsgd.step`). What is released beside them is a function of
-public numbers, coins and noise of its own, the same in both runs: whoever sees it too sees post-processing.
+(`GaussianVector.release_beside`, `dpserve.training.kinds.dpsgd.noisy_step`). What is released beside them is a
+function of public numbers, coins and noise of its own, the same in both runs: whoever sees it too sees post-processing.
 
 So everything here can be published. What the coordinates hold is noise that no record moved, the coins are of records
 of nobody, and the bounds, and whether training fails, are computed of these and of public numbers. Publishing it

@@ -8,9 +8,7 @@ import hmac
 import json
 import math
 import secrets
-from abc import abstractmethod
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -36,8 +34,9 @@ from dpserve.training.features.maps import HeadFeatureMap
 from dpserve.training.fields import Several
 from dpserve.training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, read_run
 from dpserve.training.pay_once.canary_verdict import check_again, judged, refuse_refuted
-from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS as SETS_ASSUMPTIONS
-from dpserve.training.pay_once.prediction_sets import PredictionSets
+from dpserve.training.pay_once.chain import FeatureStep, Step, check
+from dpserve.training.pay_once.prediction_sets import COUNTS, PredictionSets
+from dpserve.training.pay_once.releases import Release, composed
 
 COMMON_ASSUMPTIONS = (
     ONE_RECORD,
@@ -112,26 +111,18 @@ class ChosenAmong(BaseModel):
         size = len(self.candidates)
         return GaussianVector(self.scores_mu, size, math.sqrt(size) * (1 + 2.0**-40))
 
-    def cost(self, own: Cost) -> Cost:
-        """Return the cost of all candidates' training, which covers the scores: `own` is that of the chosen one.
+    def beside(self, own: Cost) -> tuple[Release, ...]:
+        """Return what was released beside the chosen model, for the choice: the other candidates, and the scores.
 
-        Proof, by parallel composition. Let neighbouring sets differ by one record. Its keyed hash, a function of it
-        alone, says whether it trains or validates, and all other records are in the same part in both sets.
+        own: what training the chosen one cost. `composed` has the proof for both parts. Of the scores: a record's keyed
+        hash, a function of it alone, says whether it validates. Given the candidates' models, its term in each of the k
+        scores is 1 or -1, a function of this record and a model alone, bit for bit, and no other term changes. In whole
+        steps of 2^-28, sums of at most MOST_RECORDS (`dpserve.training.inputs.sums`) terms are exact: the scores move
+        by at most sqrt(k) in L2, and their release is scores_mu-GDP (`GaussianVector`). The choice follows from them,
+        and candidates, models and deleted ones alike, are functions of the records that train.
 
-        It trains. The records that validate are the same. The candidates' models, and features that a candidate has for
-        itself, are releases of the training records and cost the composition of `costs`. Given them, scores, noise and
-        choice are functions of the models, of the same records and of randomness of their own: post-processing.
-
-        It validates. The records that train are the same, and so is the law of the models. Given these, its term in
-        each of the k scores is 1 or -1, a function of this record and a model alone, bit for bit, and no other term
-        changes. In whole steps of 2^-28, sums of at most MOST_RECORDS (`dpserve.training.inputs.sums`) terms are exact:
-        the scores move by at most sqrt(k) in L2, and their release is scores_mu-GDP (`GaussianVector`). The choice
-        follows from it. scores_mu^2 is at most the sum of the squares of the mus in `costs`, and the trade-off function
-        of mu-GDP falls with mu; coins only lower it.
-
-        One of the two happens, whatever the key, and also to whoever knows it: the cost is the larger of the two, that
-        of training. It composes with other releases of the lineage as that does, since to one record each choice is
-        either of the two. The number of records, of either part, enters nowhere else: neither divides a score.
+        It composes with other releases of the lineage as training does, since to one record each choice is either of
+        the two. The number of records, of either part, enters nowhere else: neither divides a score.
 
         Units: neighbours differ by all records of one unit, the hash is of its name, and all of them are in one part.
         Each one's terms are multiplied by its weight and rounded towards zero, and weights add up to at most 1
@@ -147,19 +138,13 @@ class ChosenAmong(BaseModel):
         scores, step = np.array(self.scores), self.vector.step
         if not np.array_equal(np.rint(scores / step) * step, scores):
             raise ValueError("the scores do not lie on the grid of noise that their mu gives")
-        if dict(zip(self.candidates, self.costs, strict=True)).get(self.chosen) != str(own):
+        others = dict(zip(self.candidates, self.costs, strict=True))
+        if others.pop(self.chosen) != str(own):
             raise ValueError(f"the choice of {self.option} = {self.chosen} does not cost {str(own)!r}")
-        whole = Cost(tuple(loss for each in self.costs for loss in Cost.parse(each).losses))
-        if not whole.is_gaussian or Fraction(self.vector.mu) ** 2 / 2 > whole.rho:
-            raise ValueError(f"scores of mu = {self.scores_mu:.6g} cost more than training the candidates")
-        return whole
-
-
-QUANTILES_ASSUMPTIONS = (
-    "The cuts of the numbers follow from noisy counts of the records, which the cost covers, and from public numbers. "
-    "The counts were drawn once and deleted, unseen: that is the owner's word.",
-)
-"""Further assumptions of a model whose features are cut at the records' noisy quantiles."""
+        return (
+            *(Release(name=f"candidate {place}", cost=cost) for place, cost in enumerate(others.values(), 1)),
+            Release(name="scores", cost=str(self.vector.cost), part="validating"),
+        )
 
 
 class ReleaseCertificate(ProvenCertificate):
@@ -171,16 +156,19 @@ class ReleaseCertificate(ProvenCertificate):
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
     PRIVATE: ClassVar[frozenset[str]] = ProvenCertificate.PRIVATE | {"binding_key"}
     PAYS_FOR_FEATURES: ClassVar[bool] = True
+    STEPS: ClassVar[tuple[Step, ...]] = ()
+    """The steps of the training, in their order: each release is one of theirs."""
 
-    format_version: Literal[3] = 3
-    """2 had no calibration."""
+    format_version: Literal[4] = 4
     release: str
     """Its kind: a Literal in each subclass, by which `dpserve.training.kinds.loading` finds the loader."""
     binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")
     """256 random bits that never leave the owner: see `drawn`. Private."""
     feature_map: HeadFeatureMap
+    releases: Several[Release] = Field(min_length=1)
+    """Everything that was released of the records for this model, in its order."""
     cost: str
-    """The cost of holding all of it, as the text of a `Cost`."""
+    """The cost of holding all of it, as the text of a `Cost`: that of the releases, composed."""
     chosen_among: ChosenAmong | None = Field(default=None, exclude_if=lambda among: among is None)
     """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
     prediction_sets: PredictionSets | None = Field(default=None, exclude_if=lambda sets: sets is None)
@@ -190,29 +178,36 @@ class ReleaseCertificate(ProvenCertificate):
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
-        """Return it with a binding key of its own.
+        """Return it with a binding key of its own, and the cost of `releases`, which are among the numbers."""
+        given = {"binding_key": secrets.token_hex(32), "cost": ""} | numbers
+        return super().fresh(name, declared, feature_map, lineage, **given)._with()
 
-        `cost` among the numbers: without what the feature map costs.
-        """
-        made = super().fresh(name, declared, feature_map, lineage, binding_key=secrets.token_hex(32), **numbers)
-        return made.model_copy(update={"cost": str(made._beside(Cost.parse(made.cost)))})
+    def _with(self, **changed: object) -> Self:
+        """Return it with fields changed, and those that follow from them."""
+        made = self.model_copy(update=changed)
+        return made.model_copy(update={"cost": str(made.whole_cost()), "assumptions": made.assumed()})
 
     def chosen_by(self, among: ChosenAmong) -> Self:
-        """Return the certificate of the same model, chosen so. Raises ValueError, as `ChosenAmong.cost`."""
-        made = self.model_copy(update={"chosen_among": among})
-        made = made.model_copy(update={"cost": str(made.whole_cost())})
-        return made.model_copy(update={"assumptions": made.assumed()})
+        """Return the certificate of the same model, chosen so. Raises ValueError, as `ChosenAmong.beside`."""
+        return self._with(chosen_among=among)
 
     def with_prediction_sets(self, sets: PredictionSets) -> Self:
         """Return the certificate of the same model with prediction sets. Raises ValueError for those of another."""
-        sets.check(len(self.classes), self.whole_cost())
-        made = self.model_copy(update={"prediction_sets": sets})
-        return made.model_copy(update={"assumptions": made.assumed()})
+        return self._with(prediction_sets=sets, releases=(*self.releases, COUNTS.bought(sets.sums.cost)))
+
+    def release_of(self, step: Step) -> Release | None:
+        """Return the release of a step; None where the model was trained without it."""
+        return next((release for release in self.releases if release.name == step.name), None)
+
+    def mu_of(self, step: Step) -> float:
+        """Return the mu of a step's release; 0 where there is none."""
+        release = self.release_of(step)
+        return 0.0 if release is None else release.mu
 
     def cost_as_candidate(self, option: str) -> Cost:
         """Return what this model adds to the cost of a choice: of its features, too, where these are the option."""
-        own = self.derived_cost()
-        return Cost((*self.feature_map.losses, *own.losses)) if option == FEATURES else own
+        features = {step.name for step in self.STEPS if isinstance(step, FeatureStep)}
+        return composed(each for each in self.releases if option == FEATURES or each.name not in features)
 
     def canary_parts(self) -> tuple[CanaryPart, ...]:
         """Return the releases that canaries went through, from public numbers alone; none without canaries."""
@@ -241,11 +236,10 @@ class ReleaseCertificate(ProvenCertificate):
         return f"the noisy scores by which it was chosen among {len(among.candidates)}, mu = {among.scores_mu:.4g}"
 
     def assumed(self) -> tuple[str, ...]:
-        """Return what the proof assumes: more where it was chosen."""
-        of_features = QUANTILES_ASSUMPTIONS if self.feature_map.losses else ()
-        of_sets = SETS_ASSUMPTIONS if self.prediction_sets else ()
+        """Return what the proof assumes: more for some steps, and where it was chosen."""
         chosen = CHOSEN_ASSUMPTIONS if self.chosen_among else ()
-        return (*super().assumed(), *chosen, *of_features, *of_sets)
+        of_steps = (each for step in self.STEPS if self.release_of(step) for each in step.assumptions)
+        return (*super().assumed(), *chosen, *of_steps)
 
     def shown_to_strangers(self) -> dict[str, object]:
         """Return `public` without what was released of the records, which is shown to whoever has paid for it.
@@ -281,34 +275,20 @@ class ReleaseCertificate(ProvenCertificate):
         return hmac.digest(bytes.fromhex(self.binding_key), sealed, "sha256").hex()
 
     def whole_cost(self) -> Cost:
-        """Return the cost of the features, and of what was trained on them: one after the other.
+        """Return the cost of all releases, and of what was released for a choice. Raises ValueError as `composed`."""
+        beside: tuple[Release, ...] = ()
+        if (among := self.chosen_among) is not None:
+            beside = among.beside(self.cost_as_candidate(among.option))
+        return composed((*self.releases, *beside))
 
-        Adaptive composition: what was released for the features, by itself private, is a public number for all that
-        follows (`dpserve.training.features.quantiles.QuantileRelease.cost`). With a choice, of all its candidates:
-        these have the same features, or each its own, which are then part of what each costs.
-        """
-        if (among := self.chosen_among) is None:
-            return self._beside(self.derived_cost())
-        return self._beside(among.cost(self.cost_as_candidate(among.option)))
-
-    def _beside(self, trained: Cost) -> Cost:
-        """Return the cost of the features and of what was trained on them."""
-        among = self.chosen_among
-        features = () if among is not None and among.of_features else self.feature_map.losses
-        return Cost((*features, *trained.losses))
-
-    @abstractmethod
     def derived_cost(self) -> Cost:
-        """Return the cost of this model on its features, derived again from the certificate's other public numbers.
-
-        With its proof. Raises ValueError for numbers that have none.
-        """
+        """Return the whole cost, once each release was checked by its step. Raises ValueError where one is wrong."""
+        check(self.STEPS, self.releases, self)
+        return self.whole_cost()
 
     def derived(self) -> Mapping[str, object]:
         """Return the cost. A subclass adds its other derived fields. Raises ValueError for numbers that have none."""
-        cost = self.whole_cost()
-        if self.prediction_sets is not None:
-            self.prediction_sets.check(len(self.classes), cost)
+        cost = self.derived_cost()
         sampling_error.check_release_rho(cost.rho)
         for loss in cost.losses:
             # Each has draws of its own, and the reserve counts them by the least price.

@@ -12,10 +12,9 @@ from importlib.metadata import version
 from typing import Literal
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.losses import Cost
 from dpserve.training.features.maps import HeadFeatureMap
 from dpserve.training.inputs.columns import Columns, TextColumn
-from dpserve.training.pay_once.calibration import Calibration, losses
+from dpserve.training.pay_once.calibration import CALIBRATION, Calibration
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 Activation = Literal["tanh", "relu"]
@@ -35,14 +34,13 @@ class Classifier:
     """softmax(layers(phi(x))), or of phi(x) around a centre.
 
     layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs, temperatures and the calibration
-    are multiplied and added into them. calibration_mu: what the calibration cost, 0 where there is none.
+    are multiplied and added into them.
     centre: (D,), what directions of phi are taken around; None where phi itself goes in.
     """
 
     certificate: ReleaseCertificate
     tensors: dict[str, Floats]
     layers: tuple[tuple[Floats, Floats], ...]
-    calibration_mu: float
     activation: Activation = "tanh"
     centre: Floats | None = None
 
@@ -64,14 +62,13 @@ class Classifier:
     @property
     def metadata(self) -> dict[str, str]:
         """Return public metadata of the numbers, by name. `certificate` is the certificate's public part, as JSON."""
-        calibrated = Cost(losses(self.calibration_mu)) if self.calibration_mu else None
-        price = self.certificate.price
+        calibrated, price = self.certificate.release_of(CALIBRATION), self.certificate.price
         return {
             "model": self.certificate.name,
             "model_id": self.certificate.model_id,
             "price": str(price),
             "price_rho": f"{float(price.rho):.12g}",
-            "calibration": f"in the last layer; it is {calibrated} of the price" if calibrated else "none",
+            "calibration": f"in the last layer; it is {calibrated.cost} of the price" if calibrated else "none",
             "classes": json.dumps(self.certificate.classes),
             "feature_names": json.dumps(self.certificate.feature_names),
             "columns": json.dumps([column.name for column in self.columns] if self.columns_inside else []),

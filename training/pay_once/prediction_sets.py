@@ -1,19 +1,22 @@
 """The noisy counts of held-back records, as a certificate has them, and the prediction sets that follow from them."""
 
-from fractions import Fraction
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dpserve.accounting.arrays import Floats, Integers, Mask
-from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.prefix_sums import WHOLE, PrefixSums
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.fields import Several
 from dpserve.training.inputs.records import Units
+from dpserve.training.pay_once.chain import Step
 from dpserve.training.pay_once.coverage import asked_of_counts, least_probabilities
+from dpserve.training.pay_once.releases import Release
 from dpserve.training.pay_once.scores import CELLS, cells_of
+
+if TYPE_CHECKING:
+    from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 By = Literal["all", "class"]
 
@@ -65,32 +68,6 @@ class PredictionSets(BaseModel):
         """The noisy numbers, (groups, cells)."""
         return np.array(self.released, dtype=np.float64)
 
-    def check(self, classes: int, own: Cost) -> None:
-        """Raise ValueError unless the counts are of so many classes, and cost no more than the model did.
-
-        own: what the model cost, its features among it. It is then the cost of both, by parallel composition. Proof.
-
-        Each record, or unit, has a coin of its own that says whether it is held back. Let neighbouring sets differ by
-        one record; given the coins of all others, which are the same, call the released pair (model, counts).
-        It trains: the records held back are the same in both sets, and the counts, given the model, are a function of
-        these and of noise of their own: post-processing of the model, which costs `own`.
-        It is held back: the records that train are the same, and so is the law of the model. Given the model, the cell
-        of the record is a function of it, in an array of one row, and no other record's cell changes: the counts
-        are mu-GDP (`PrefixSums`), which is at most `own`: mu^2/2 is at most its rho, the squares of a composition's mus
-        add up, and coins only lower a trade-off function.
-        Whatever the coin of the record, a test of one set against the other has at most the power g(level) that `own`
-        allows, and the set without the record has no such coin. So with the coin unseen the power is an average of two
-        powers at the same level, each at most g(level). Coins of the others, averaged or seen, change nothing. For
-        Renyi divergences, and so zCDP, the same follows from their quasi-convexity in the first argument and, for the
-        reverse, in the second.
-
-        Units: neighbours differ by all records of one unit, which has one coin, and whose parts add up to 1.
-        """
-        if len(self.released) != (1 if self.by == "all" else classes):
-            raise ValueError(f"prediction sets count all records together, or those of {classes} classes apart")
-        if Fraction(self.mu) ** 2 / 2 > own.rho:
-            raise ValueError(f"prediction sets of mu = {self.mu:.6g} cost more than the model")
-
     def least(self, coverage: int, classes: int) -> Floats:
         """Return the least probability of each class in a set, (C,). coverage: in thousandths; classes: how many."""
         if coverage not in self._least:
@@ -102,6 +79,39 @@ class PredictionSets(BaseModel):
         """Return which classes are in the sets of rows, (n, C). probabilities: (n, C). coverage: in thousandths."""
         inside: Mask = probabilities >= self.least(coverage, probabilities.shape[1])
         return inside
+
+
+class Counts(Step):
+    """The counts of the records that were held back, by the probability that the model gives their class.
+
+    Given the model, the cell of a record that was held back is a function of it, in an array of one row, and no other
+    record's cell changes: the counts are mu-GDP (`PrefixSums`). Each record, or unit, has a coin of its own that says
+    whether it is held back; `dpserve.training.pay_once.releases.composed` says what counts and training cost together.
+    Of a unit that is held back all records are, and their parts add up to 1.
+    """
+
+    name = "counts"
+    part = "held back"
+
+    def is_needed_by(self, certificate: "ReleaseCertificate") -> bool:
+        """Return whether it has prediction sets."""
+        return certificate.prediction_sets is not None
+
+    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
+        """Raise ValueError unless these are the counts of the certificate's classes."""
+        sets, classes = certificate.prediction_sets, len(certificate.classes)
+        if sets is None or release.price != sets.sums.cost:
+            raise ValueError(f"there are no counts that cost {release.cost!r}")
+        if len(sets.released) != (1 if sets.by == "all" else classes):
+            raise ValueError(f"prediction sets count all records together, or those of {classes} classes apart")
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The records that the coverage holds for, and the owner's word."""
+        return ASSUMPTIONS
+
+
+COUNTS = Counts()
 
 
 def one_in(records: int | None) -> int:

@@ -26,6 +26,13 @@ class RatingsKind(PayOnceKind):
     options = RatingsOptions
     lacks = PayOnceKind.lacks | WITHOUT_CLASSES
 
+    @property
+    def certificate_type(self):
+        """Return the type of its certificates."""
+        from noisy_ratings.model import RatingsCertificate
+
+        return RatingsCertificate
+
     def outputs(self, described):
         """Return the one number that is answered."""
         return Outputs((Output("mean_rating", "the mean rating of the records"),))
@@ -35,7 +42,7 @@ class RatingsKind(PayOnceKind):
         from noisy_ratings.model import save_ratings, train_ratings
 
         asked = (job.records, job.name, job.feature_map, options, job.lineage, SystemRandomness())
-        return save_ratings(job.out, train_ratings(*asked))
+        return save_ratings(job.out, train_ratings(*asked, before=job.before))
 
     def load(self, folder, device):
         """Read and verify."""

@@ -6,31 +6,43 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms.answer_noise import NumberNoise
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from dpserve.training.errors import TrainingError
 from dpserve.training.fields import Several
 from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
+from dpserve.training.pay_once.chain import Step
+from dpserve.training.pay_once.cuts import CUTS
+
+
+class Total(Step):
+    """The sum of the ratings, with Gaussian noise: one record changes it by at most the largest rating."""
+
+    name = "total"
+    is_needed = True
+
+    def check(self, release, certificate):
+        """Raise ValueError for a mu that no total can have."""
+        _ = certificate.law.step
+
+
+TOTAL = Total()
 
 
 class RatingsCertificate(ReleaseCertificate):
     """The certificate of a noisy mean."""
 
+    STEPS = (CUTS, TOTAL)
+
     release: Literal["ratings"] = "ratings"
     assumptions: Several[str] = COMMON_ASSUMPTIONS
-    mu: float = Field(gt=0, allow_inf_nan=False)
     records_declared: int = Field(ge=1)
-
-    def derived_cost(self):
-        """Return the cost: one record changes the sum by at most the largest rating."""
-        return Cost((GaussianLoss(self.law.mu),))
 
     @property
     def law(self):
         """The noise on the sum."""
-        return GaussianVector(self.mu, 1, max(abs(float(each)) for each in self.classes))
+        return GaussianVector(self.mu_of(TOTAL), 1, max(abs(float(each)) for each in self.classes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +60,7 @@ class Ratings:
         return np.tile(self.total / declared, (len(X), 1)), NumberNoise(np.full(len(X), deviation))
 
 
-def train_ratings(records, name, feature_map, options, lineage, randomness):
+def train_ratings(records, name, feature_map, options, lineage, randomness, before=()):
     """Add up the records' ratings, with noise."""
     try:
         ratings = np.array([float(each) for each in records.declaration.classes])
@@ -61,8 +73,7 @@ def train_ratings(records, name, feature_map, options, lineage, randomness):
         records.declaration,
         feature_map,
         lineage,
-        cost=str(Cost((GaussianLoss(law.mu),))),
-        mu=law.mu,
+        releases=(*before, TOTAL.bought(law.cost)),
         records_declared=options.records_declared,
     )
     return Ratings(certificate, law.release(total, randomness), feature_map.public_tensors())

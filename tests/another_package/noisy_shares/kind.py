@@ -38,13 +38,20 @@ class SharesKind(PayOnceKind):
     planned = (PlannedOption("shares", "noisy shares", "once", _qualities, "shares", "identity"),)
     lacks = PayOnceKind.lacks | {"intervals": "nobody worked out how far noise moves a share"}
 
+    @property
+    def certificate_type(self):
+        """Return the type of its certificates."""
+        from noisy_shares.model import SharesCertificate
+
+        return SharesCertificate
+
     def train(self, job, options):
         """Count, add noise, and save."""
         from noisy_shares.model import save_shares, train_shares
 
         words = SystemRandomness()
         asked = (job.records, job.name, job.feature_map, options.price, options.smoothing, job.lineage, words)
-        return save_shares(job.out, train_shares(*asked))
+        return save_shares(job.out, train_shares(*asked, before=job.before))
 
     def load(self, folder, device):
         """Read and verify."""
@@ -59,7 +66,7 @@ class SharesKind(PayOnceKind):
         from dpserve.training.pay_once.classifier import Classifier
 
         layer = np.zeros((model.certificate.feature_map.dimension, len(model.shares))), np.log(model.shares)
-        return Classifier(model.certificate, model.tensors, (layer,), 0.0)
+        return Classifier(model.certificate, model.tensors, (layer,))
 
 
 KIND = SharesKind()

@@ -7,30 +7,43 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from dpserve.training.fields import Several
 from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
+from dpserve.training.pay_once.chain import Step
+from dpserve.training.pay_once.cuts import CUTS
+from dpserve.training.pay_once.prediction_sets import COUNTS
+
+
+class ClassCounts(Step):
+    """The counts of the classes, with Gaussian noise: one record changes one count by 1."""
+
+    name = "class counts"
+    is_needed = True
+
+    def check(self, release, certificate):
+        """Raise ValueError for a mu that no counts can have."""
+        _ = certificate.law.step
+
+
+CLASS_COUNTS = ClassCounts()
 
 
 class SharesCertificate(ReleaseCertificate):
     """The certificate of noisy shares."""
 
+    STEPS = (CUTS, CLASS_COUNTS, COUNTS)
+
     release: Literal["shares"] = "shares"
     assumptions: Several[str] = COMMON_ASSUMPTIONS
-    mu: float = Field(gt=0, allow_inf_nan=False)
     smoothing: float = Field(ge=0, allow_inf_nan=False)
-
-    def derived_cost(self):
-        """Return the cost: one record changes one count by 1."""
-        return Cost((GaussianLoss(self.law.mu),))
 
     @property
     def law(self):
         """The noise on the counts."""
-        return GaussianVector(self.mu, len(self.classes), 1.0)
+        return GaussianVector(self.mu_of(CLASS_COUNTS), len(self.classes), 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +69,7 @@ class Shares:
         return self.probabilities(X), UnknownNoise("nobody worked out how far noise moves a share")
 
 
-def train_shares(records, name, feature_map, price, smoothing, lineage, randomness):
+def train_shares(records, name, feature_map, price, smoothing, lineage, randomness, before=()):
     """Count the records of each class, with noise."""
     law = GaussianVector(mu_for(price), len(records.declaration.classes), 1.0)
     counts = np.bincount(records.y, records.weights, minlength=len(records.declaration.classes)).astype(float)
@@ -65,8 +78,7 @@ def train_shares(records, name, feature_map, price, smoothing, lineage, randomne
         records.declaration,
         feature_map,
         lineage,
-        cost=str(Cost((GaussianLoss(law.mu),))),
-        mu=law.mu,
+        releases=(*before, CLASS_COUNTS.bought(law.cost)),
         smoothing=smoothing,
     )
     return Shares(certificate, law.release(counts, randomness), feature_map.public_tensors())

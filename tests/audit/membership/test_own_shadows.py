@@ -9,13 +9,13 @@ from dpserve.audit.membership.shadow_models import Draws, OwnRecipe, Pool, shado
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.features.maps import Fourier, Identity
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.kinds.class_sums.model import train_class_sums
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.registry import kind_of
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 from tests.seeded import Seeded
 
 WHOLE = whole_picorho("rho:2")
@@ -66,6 +66,9 @@ def test_a_shadow_has_the_public_numbers_of_its_target(kind, feature_map):
     for name in shown.keys() - set(OF_ITS_OWN):
         if isinstance(shown[name], float):
             assert of_shadow[name] == pytest.approx(shown[name], rel=1e-6), name
+        elif name == "releases":
+            names, of_names = ([each["name"] for each in releases] for releases in (shown[name], of_shadow[name]))
+            assert names == of_names
         elif name != "cost":
             assert of_shadow[name] == shown[name], name
     cost, cost_of_shadow = (float(each.certificate.whole_cost().rho) for each in (target, shadow))

@@ -14,7 +14,7 @@ from dpserve.audit.in_process import ReleaseEndpoint, price_of_release
 from dpserve.audit.membership.attack import Attack, AttackChoices
 from dpserve.audit.membership.claims import claim_of_releases
 from dpserve.mechanisms.seeded import SeededRandomness
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 
 RHO = 0.125
 """mu = 1/2."""

@@ -15,7 +15,7 @@ from dpserve.audit.membership.candidates import Candidates
 from dpserve.audit.presentation import attack_report
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.seeded import SeededRandomness
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 from tests.audit.membership.conftest import DELTA, draw
 
 CHOICES = AttackChoices(shadow_models=2, seed=3)

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from dpserve.mechanisms.elementary import softmax
-from dpserve.training.kinds.dpsgd.step import StepRelease
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,

@@ -1,6 +1,6 @@
 import numpy as np
 
-from dpserve.training.kinds.dpsgd.step import StepRelease
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease
 from research.white_box.observations import (
     Descent,
     Example,

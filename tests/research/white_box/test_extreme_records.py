@@ -14,7 +14,7 @@ import scipy.stats
 
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, private_step
 from research.white_box.bounds import pooled_bound
 from research.white_box.gradients import record_gradients
 from research.white_box.observations import Example

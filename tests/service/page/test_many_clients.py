@@ -18,7 +18,7 @@ from dpserve.service.listener import bind, url_of
 from dpserve.service.metered import MeteredPredictor
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.training.exact.questions import NoiseKey
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.purchases import model_purchase
 from tests.service.conftest import Starter
 

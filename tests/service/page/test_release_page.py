@@ -15,7 +15,7 @@ from dpserve.mechanisms.selected_neuron import SelectedNeuron
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from dpserve.training.kinds.weights.model import release_weights
+from dpserve.training.kinds.weights.train import release_weights
 
 from .test_client_page import lines, paste, violations
 

@@ -174,7 +174,7 @@ def test_a_certificate_of_many_columns_loads_and_its_wrong_values_are_not_gather
 
 def test_a_price_that_overflows_is_refused(bundle):
     content = json.loads((bundle / CERTIFICATE_FILE).read_text())
-    content["weights_mu"] = 1e308
+    content["releases"][0]["cost"] = "gaussian:1e308"
     (bundle / CERTIFICATE_FILE).write_text(json.dumps(content))
     with pytest.raises(BundleError):
         load_model(bundle)

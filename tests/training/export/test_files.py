@@ -30,15 +30,20 @@ from dpserve.training.inputs.columns import (
     encode_rows,
 )
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.kinds.class_sums.model import COUNT_COORDINATE, save_class_sums, train_class_sums
+from dpserve.training.kinds.class_sums.bundle import save_class_sums
+from dpserve.training.kinds.class_sums.sums import COUNT_COORDINATE
+from dpserve.training.kinds.class_sums.train import train_class_sums
+from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
 from dpserve.training.kinds.dpsgd.choices import Choices
-from dpserve.training.kinds.dpsgd.model import save_dpsgd
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import release_names
-from dpserve.training.kinds.weights.model import release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import save_weights
+from dpserve.training.kinds.weights.train import release_weights
+from dpserve.training.pay_once.calibration import CALIBRATION
+from dpserve.training.pay_once.cuts import CUTS as QUANTILES
 from dpserve.training.pay_once.prediction_sets import counts_of, parts_of, release_sets
 from tests.seeded import Seeded
 
@@ -65,19 +70,26 @@ def some_records(classes):
     return Records(X, y, declaration, ())
 
 
+def before(feature_map):
+    return (QUANTILES.bought(Cost(feature_map.losses)),) if feature_map.losses else ()
+
+
 @functools.cache
 def model_of(kind, name, classes):
     records, feature_map = some_records(classes), MAPS[name]
     match kind:
         case "class-sums":
-            return train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
+            return train_class_sums(
+                records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0), before=before(feature_map)
+            )
         case "weights":
             head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
-            return release_weights(head, WHOLE, "l-of-tests", Seeded(0), records)
+            return release_weights(head, WHOLE, "l-of-tests", Seeded(0), records, before=before(feature_map))
     _, _, activation = kind.partition("-")
     hidden = {"hidden": (7, 6), "activation": activation} if activation else {}
     choices = Choices(records_declared=300, sampling_rate=0.2, steps=10, learning_rate=0.5, **hidden)
-    return train_dpsgd(records, DpSgdRecipe("m", feature_map, choices, WHOLE), "l-of-tests", Seeded(0))
+    recipe = DpSgdRecipe("m", feature_map, choices, WHOLE, before=before(feature_map))
+    return train_dpsgd(records, recipe, "l-of-tests", Seeded(0))
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +232,8 @@ def model_of_columns(kind, name, columns, generator):
         choices = Choices(records_declared=400, sampling_rate=0.2, steps=10, learning_rate=0.5)
         recipe = DpSgdRecipe("m", shapes[name], choices, WHOLE)
         return X, train_dpsgd(records, recipe, "l-of-tests", Seeded(0))
-    return X, train_class_sums(records, "m", shapes[name], WHOLE, "l-of-tests", Seeded(0))
+    of_features = before(shapes[name])
+    return X, train_class_sums(records, "m", shapes[name], WHOLE, "l-of-tests", Seeded(0), before=of_features)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -439,8 +452,8 @@ def test_a_file_says_that_its_answers_are_calibrated_and_for_what(kind, form):
     model = model_of(kind, "identity", 3)
     certificate = model.certificate
     said = metadata_in(form, exported(model, form).content)["calibration"]
-    assert said == f"in the last layer; it is {GaussianLoss(certificate.calibration_mu)} of the price"
-    assert certificate.calibration_mu > 0
+    assert said == f"in the last layer; it is {GaussianLoss(certificate.mu_of(CALIBRATION))} of the price"
+    assert certificate.mu_of(CALIBRATION) > 0
 
 
 @pytest.mark.parametrize("by", ["all", "class"])

@@ -16,15 +16,17 @@ from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.features import hog
 from dpserve.training.features.maps import STEP, Hog, HogFourier
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums
+from dpserve.training.kinds.class_sums.bundle import save_class_sums
+from dpserve.training.kinds.class_sums.train import train_class_sums
+from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
 from dpserve.training.kinds.dpsgd.choices import Choices
-from dpserve.training.kinds.dpsgd.model import save_dpsgd
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.bundle import save_bundle
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.weights.model import release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import save_weights
+from dpserve.training.kinds.weights.train import release_weights
 from tests.seeded import Seeded
 
 

@@ -10,17 +10,11 @@ from dpserve.training.features.maps import Bins
 from dpserve.training.features.rows import Features
 from dpserve.training.fitting.around import CLOSEST, AroundMean, around, on_steps
 from dpserve.training.fitting.network import SUM_ERROR, Network
+from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.inputs.sums import Rows, of_rows
-from dpserve.training.kinds.class_sums.model import (
-    Centred,
-    Directions,
-    centre_of,
-    rows_of,
-    sparse_sums_of,
-    sums_of,
-    train_class_sums,
-)
+from dpserve.training.kinds.class_sums.sums import Centred, centre_of, sparse_sums_of, sums_of
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd.centre import inputs_around, sum_of_rows
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd

@@ -20,7 +20,7 @@ from dpserve.training.inputs.ray_sums import RaySums, Worker, read_on_ray
 from dpserve.training.inputs.records import Units
 from dpserve.training.inputs.table_records import read_numbers
 from dpserve.training.inputs.tables import files_of
-from dpserve.training.kinds.class_sums.model import train_class_sums
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd.choices import by_rule
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe

@@ -20,14 +20,14 @@ from dpserve.training.pay_once.calibration import (
     ROUND_PART,
     ROUNDS,
     Calibration,
+    bought,
     calibrated,
     divided,
     law,
     log_shares,
-    losses,
-    mu_of,
     record_terms,
 )
+from dpserve.training.pay_once.releases import composed
 
 STEP = 2.0**-28
 
@@ -146,9 +146,9 @@ def test_a_price_is_divided_without_a_rest(whole):
     part, rest = divided(whole)
     assert part + rest == whole
     assert part <= whole / 5
-    assert part == 0 or law(mu_of(part), 10).cost.picorho <= part
+    assert part == 0 or law(mu_for(part), 10).cost.picorho <= part
     assert (part == 0) == (whole < 2_000_000_005)
-    assert sum(loss.rho for loss in losses(mu_of(part))) * PICORHO_PER_RHO <= part
+    assert composed(bought(part)).rho * PICORHO_PER_RHO <= part
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.3, 1.0, 10.0, 50.0])
@@ -157,8 +157,8 @@ def test_a_wrong_temperature_is_mended(factor, classes):
     """At what three hundredths of (1, 1e-5) buy, on 5,000 records; a scale ten times too small takes most rounds."""
     logits, y = labelled(8000, classes, 2.0, seed=classes)
     whole = Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit
-    records, asked = slice(0, 5000), slice(5000, 8000)
-    found = calibrated(of_rows(factor * logits[records], y[records]), same, classes, mu_of(divided(whole)[0]), words(7))
+    records, asked, mu = slice(0, 5000), slice(5000, 8000), mu_for(divided(whole)[0])
+    found = calibrated(of_rows(factor * logits[records], y[records]), same, classes, mu, words(7))
     more = 0.05 if factor < 0.3 else 0.02
     assert log_loss(found(factor * logits[asked]), y[asked]) <= log_loss(logits[asked], y[asked]) + more
 
@@ -172,7 +172,7 @@ def test_on_noise_nobody_is_sure(n, more):
     logits = 4 * generator.standard_normal((n + 5000, 3))
     constant = float(-(shares * np.log(shares)).sum())
     uniform = math.log(3)
-    mu = mu_of(divided(Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit)[0])
+    mu = mu_for(divided(Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit)[0])
     worst = max(
         log_loss(
             calibrated(of_rows(logits[:n], y[:n]), same, 3, mu, words(seed))(logits[n:]),
@@ -192,11 +192,8 @@ def test_noisy_shares_are_drawn_towards_even_ones():
     assert np.isfinite(log_shares(np.array([-5.0, -7.0]), 1.0)).all()
 
 
-def test_without_a_price_the_logits_stay_as_they_are():
-    logits, y = labelled(10, 3, 1.0, seed=0)
-    found = calibrated(of_rows(logits, y), same, 3, 0.0, words(0))
-    assert np.array_equal(found(logits), logits)
-    assert losses(0.0) == ()
+def test_without_a_price_nothing_is_bought():
+    assert bought(0) == ()
 
 
 def test_too_many_records_are_refused_before_anything_is_released(monkeypatch):

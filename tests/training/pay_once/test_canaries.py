@@ -16,15 +16,17 @@ from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for, whole_pic
 from dpserve.training.errors import BundleError, ClaimRefuted
 from dpserve.training.features.maps import Bins
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.class_sums.model import load_class_sums, save_class_sums, train_class_sums
-from dpserve.training.kinds.dpsgd import step as dpsgd_step
-from dpserve.training.kinds.dpsgd import train as dpsgd_train
+from dpserve.training.kinds.class_sums.bundle import load_class_sums, save_class_sums
+from dpserve.training.kinds.class_sums.train import train_class_sums
+from dpserve.training.kinds.dpsgd import noisy_step as dpsgd_step
+from dpserve.training.kinds.dpsgd import steps as dpsgd_steps
+from dpserve.training.kinds.dpsgd.bundle import load_dpsgd, save_dpsgd
 from dpserve.training.kinds.dpsgd.choices import by_rule
-from dpserve.training.kinds.dpsgd.model import load_dpsgd, save_dpsgd
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
-from dpserve.training.kinds.weights.model import load_weights, release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import load_weights, save_weights
+from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, Coins, labels_of, moved_alike
 from dpserve.training.pay_once.canary_verdict import (
     DOUBT,
@@ -333,7 +335,7 @@ def test_dpsgd_that_does_not_clip_or_samples_twice_as_often_fails(monkeypatch):
     monkeypatch.setattr(Network, "clipped_sum", clipped)
     sample = dpsgd_step.poisson_sample
     monkeypatch.setattr(dpsgd_step, "poisson_sample", lambda n, _rate, words: sample(n, 1.0, words))
-    assert dpsgd_train.private_step is dpsgd_step.private_step
+    assert dpsgd_steps.private_step is dpsgd_step.private_step
     size = Network((4, 3)).size
     records = make_records(n=400)
     choices = by_rule(400, mu_for(WHOLE), size, steps=40, sampling_rate=0.3)

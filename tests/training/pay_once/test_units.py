@@ -11,18 +11,22 @@ from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
 from dpserve.training.bundles.certificate import UNIT_ASSUMPTION, UNITS
 from dpserve.training.errors import TrainingError
 from dpserve.training.fitting.network import Network
+from dpserve.training.fitting.unit_rows import GRID, unit
 from dpserve.training.inputs.records import Units
 from dpserve.training.inputs.sums import ROWS, of_rows
 from dpserve.training.kinds.class_sums import continued
-from dpserve.training.kinds.class_sums.model import GRID, centre_of, save_class_sums, sums_of, train_class_sums, unit
+from dpserve.training.kinds.class_sums.bundle import save_class_sums
+from dpserve.training.kinds.class_sums.sums import centre_of, sums_of
+from dpserve.training.kinds.class_sums.train import train_class_sums
+from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
 from dpserve.training.kinds.dpsgd.choices import by_rule
-from dpserve.training.kinds.dpsgd.model import save_dpsgd
-from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, private_step
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.weights.model import release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import save_weights
+from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.pay_once import calibration
 from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records

@@ -10,7 +10,7 @@ from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.quantiles import price_of_counts
 from dpserve.training.kinds.kind import Job, PayOnceKind, TrainAlike
-from dpserve.training.kinds.likeness import price_of
+from dpserve.training.kinds.likeness import bought_before, price_of, releases_shown
 from dpserve.training.kinds.options import Options
 from dpserve.training.kinds.planned import Plan, PlannedOption
 from dpserve.training.kinds.shared_options import CANARIES, PRICE, RECORDS
@@ -47,7 +47,8 @@ class ClassSumsKind(PayOnceKind):
 
     def train(self, job: Job, options: ClassSumsOptions) -> "ClassSumsCertificate":
         """Release the sums and save the model."""
-        from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums
+        from dpserve.training.kinds.class_sums.bundle import save_class_sums
+        from dpserve.training.kinds.class_sums.train import train_class_sums
 
         words, declared = SystemRandomness(), options.records_declared
         with job.progress.steps_with_progress(2 * len(job.records)) as report:
@@ -61,8 +62,17 @@ class ClassSumsKind(PayOnceKind):
                 report,
                 declared,
                 options.canaries,
+                before=job.before,
+                certificate_type=self.certificate_type,
             )
         return save_class_sums(job.out, model)
+
+    @property
+    def certificate_type(self) -> "type[ClassSumsCertificate]":
+        """Return the type of its certificates."""
+        from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
+
+        return ClassSumsCertificate
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
@@ -87,7 +97,7 @@ class ClassSumsKind(PayOnceKind):
     ) -> None:
         """Raise where there are too many records, or the price is too small for two releases."""
         from dpserve.training.inputs.sums import check_count
-        from dpserve.training.kinds.class_sums.model import shares
+        from dpserve.training.kinds.class_sums.steps import shares
 
         del option
         check_count(n)
@@ -97,31 +107,40 @@ class ClassSumsKind(PayOnceKind):
 
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a release of sums at the same price, with steps where it took steps."""
-        from dpserve.training.kinds.class_sums.model import train_class_sums
+        from dpserve.training.kinds.class_sums.steps import DESCENT
+        from dpserve.training.kinds.class_sums.train import train_class_sums
 
         if (price := price_of(public)) is None:
             return None
+        steps = any(release.name == DESCENT.name for release in releases_shown(public))
 
         def train(records: "Records", randomness: Randomness) -> "ClassSums":
-            declared = len(records) if public.get("steps_mu") else None
+            declared = len(records) if steps else None
             return train_class_sums(
-                records, "alike", feature_map, price, "alike", randomness, records_declared=declared
+                records,
+                "alike",
+                feature_map,
+                price,
+                "alike",
+                randomness,
+                records_declared=declared,
+                before=bought_before(public, feature_map),
             )
 
         return train
 
     def load(self, folder: Path, device: str | None) -> "ClassSums":
         """Read and verify class sums."""
-        from dpserve.training.kinds.class_sums.model import load_class_sums
+        from dpserve.training.kinds.class_sums.bundle import load_class_sums
 
-        return load_class_sums(folder, device)
+        return load_class_sums(folder, device, self.certificate_type)
 
     def classifier(self, model: "ClassSums") -> "Classifier":
         """Return the calibrated head around the released centre."""
         from dpserve.training.pay_once.classifier import Classifier, calibrated_layer
 
-        head, mu = calibrated_layer(model.weights, model.calibration), model.certificate.calibration_mu
-        return Classifier(model.certificate, model.tensors, (head,), mu, centre=model.mean)
+        head = calibrated_layer(model.weights, model.calibration)
+        return Classifier(model.certificate, model.tensors, (head,), centre=model.mean)
 
 
 KIND = ClassSumsKind()

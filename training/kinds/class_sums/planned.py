@@ -8,13 +8,20 @@ from dpserve.training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualitie
 
 def _class_sums(features: Features) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        from dpserve.training.kinds.class_sums.model import train_class_sums
+        from dpserve.training.kinds.class_sums.train import train_class_sums
 
         records = trial.case.records
-        feature_map, whole = trial.bought(features)
+        chosen, whole = trial.bought(features)
         words = trial.randomness("class-sums")
         model = train_class_sums(
-            records, "compared", feature_map, whole, "compared", words, records_declared=len(records)
+            records,
+            "compared",
+            chosen.feature_map,
+            whole,
+            "compared",
+            words,
+            records_declared=len(records),
+            before=chosen.releases,
         )
         return trial.paid_once(*model.answers(trial.case.asked))
 

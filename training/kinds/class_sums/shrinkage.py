@@ -7,9 +7,7 @@ noisy values, and costs nothing.
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-
-SHORTEST_ROW = 2.0**-300
-"""A row that is no longer has no direction: its squares might underflow."""
+from dpserve.training.fitting.unit_rows import SHORTEST_ROW
 
 _ENTRIES_PART = 1 / 3
 _BINS, _ROUNDS = 512, 60

@@ -5,7 +5,7 @@ clipped gradient. A small part of the budget buys the mean once, before training
 
 Whatever a record adds to a sum must be a function of that record alone, bit for bit. Where features cancel to the
 last bit, drawing them to unit length makes a whole vector of that bit: so features are exact
-(`dpserve.training.features.maps`), and lengths are (`dpserve.training.kinds.class_sums.model.unit`).
+(`dpserve.training.features.maps`), and lengths are (`dpserve.training.fitting.unit_rows.unit`).
 """
 
 import functools
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.features.maps import FeatureMap
+from dpserve.training.fitting.unit_rows import GRID, term_sum, unit
 from dpserve.training.inputs.sums import Rows, Shard, Sums
-from dpserve.training.kinds.class_sums.model import GRID, term_sum, unit
 
 
 def centre_release(mu: float, dimension: int) -> GaussianVector:

@@ -7,17 +7,18 @@ import numpy as np
 from pydantic import Field
 
 from dpserve.accounting import gaussian_envelope
-from dpserve.accounting.losses import ApproximateGaussianLoss, Cost
 from dpserve.mechanisms import wide_gaussian
-from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.fields import Several
 from dpserve.training.fitting.network import Activation, Network
-from dpserve.training.kinds.dpsgd.centre import centre_release
 from dpserve.training.kinds.dpsgd.descent import Descent, Optimiser
-from dpserve.training.kinds.dpsgd.step import StepRelease, grid_step
-from dpserve.training.pay_once import calibration
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, grid_step
+from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS, canary_length
+from dpserve.training.pay_once.calibration import CALIBRATION
 from dpserve.training.pay_once.canaries import CanaryPart, labels_of, moved_alike
 from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+from dpserve.training.pay_once.chain import Step
+from dpserve.training.pay_once.cuts import CUTS
+from dpserve.training.pay_once.prediction_sets import COUNTS
 
 Sampling = Literal["poisson"]
 
@@ -41,6 +42,8 @@ class DpSgdCertificate(ReleaseCertificate):
         "do not refute.",
         "The sums before noise, intermediate or not, and the times that steps took were seen by nobody.",
     )
+
+    STEPS: ClassVar[tuple[Step, ...]] = (CUTS, CENTRE, STEPS, CALIBRATION, COUNTS)
 
     release: Literal["dpsgd"] = "dpsgd"
     assumptions: Several[str] = ASSUMPTIONS
@@ -69,12 +72,6 @@ class DpSgdCertificate(ReleaseCertificate):
     momentum: float
     averaged: float
     """The share of the last steps whose weights are averaged."""
-    centre_mu: float = Field(ge=0)
-    """The cost of the noisy mean that inputs are taken around: mu-GDP; 0 where they are not."""
-    steps_mu: float
-    """All steps together are covered by mu-GDP but for a delta of 2^-40, at every epsilon."""
-    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """The cost of the calibration, given the weights: mu-GDP; 0 where there is none."""
 
     @property
     def network(self) -> Network:
@@ -97,41 +94,6 @@ class DpSgdCertificate(ReleaseCertificate):
             momentum=self.momentum,
             averaged=self.averaged,
         )
-
-    @property
-    def centre_release(self) -> GaussianVector | None:
-        """The mechanism that releases the centre, if it is released. Raises ValueError where it cannot be."""
-        return centre_release(self.centre_mu, self.feature_map.dimension) if self.centre_mu else None
-
-    def derived_cost(self) -> Cost:
-        """Return the costs of centre, steps and calibration, composed.
-
-        They are mu-GDP, `ApproximateGaussianLoss(mu, 2^-40)`, and mu-GDP again
-        (`dpserve.training.pay_once.calibration`).
-
-        The centre is the Gaussian mechanism (`centre.centre_release`). Given it, a record's input depends on the record
-        alone. A step is a sampled Gaussian (`step.private_step`), steps are chosen adaptively, and
-        `dpserve.accounting.gaussian_envelope.least_mu` says what covering them means, why the noise sampler's error is
-        within the delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
-        steps_mu does not cover them.
-
-        What this checks is that the numbers follow from one another: a mu below what the noise, the rate and the steps
-        come to is refused, however little below. That the training had this noise is the owner's word
-        (`COMMON_ASSUMPTIONS`): the weights are averages of what was released, and lie on no grid that could refute a
-        certificate with twice the noise and half the mu. Keeping a noisy sum beside them would not change that: its
-        grid follows from noise_multiplier times clip_norm, and one can be doubled in the certificate while the other
-        is halved.
-        """
-        network, release, steps = self.network, self.step_release, self.descent.steps
-        centre = self.centre_release
-        grid_step(release, network.size)
-        gaussian_envelope.check_sampler(self.noise_multiplier, steps, network.size, wide_gaussian.DISTANCE)
-        if not gaussian_envelope.covers(self.steps_mu, self.noise_multiplier, self.sampling_rate, steps):
-            raise ValueError(
-                f"mu = {self.steps_mu:.6g} does not cover {steps} steps at sampling rate {self.sampling_rate:.6g} with "
-                f"noise multiplier {self.noise_multiplier:.6g}"
-            )
-        return cost_of(centre, self.steps_mu, self.calibration_mu)
 
     def canary_parts(self) -> tuple[CanaryPart, ...]:
         """Return all steps together, as whoever sees each step's sum sees them; canaries join after the centre.
@@ -160,8 +122,8 @@ class DpSgdCertificate(ReleaseCertificate):
         slack += _DEVIATION_ERROR * deviation * math.sqrt(moved.size)
         return (
             CanaryPart(
-                "steps",
-                self.steps_mu,
+                STEPS.name,
+                self.mu_of(STEPS),
                 moved,
                 deviation,
                 step,
@@ -175,19 +137,7 @@ class DpSgdCertificate(ReleaseCertificate):
         )
 
 
-def canary_length(input_norm: float) -> float:
-    """Return the length of canaries' inputs. input_norm: of records' inputs."""
-    return 16.0 * max(1.0, input_norm)
-
-
 _CANARY_ERROR = 1e-6
 """More than a canary's clipped gradient is off by, relatively: its factors are on grids."""
 _DEVIATION_ERROR = 2.0**-15
 """More than the deviation of the noise exceeds SCALE steps by, relatively (`dpserve.mechanisms.wide_gaussian`)."""
-
-
-def cost_of(centre: GaussianVector | None, steps_mu: float, calibration_mu: float) -> Cost:
-    """Return the composition of all: what `DpSgdCertificate.derived_cost` proves."""
-    before = centre.cost.losses if centre else ()
-    of_steps = ApproximateGaussianLoss(steps_mu, gaussian_envelope.DELTA)
-    return Cost((*before, of_steps, *calibration.losses(calibration_mu)))

@@ -9,9 +9,9 @@ from dpserve.accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOS
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.kinds.dpsgd.step import LARGEST_NORM, LEAST_NORM
+from dpserve.training.kinds.dpsgd.noisy_step import LARGEST_NORM, LEAST_NORM
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
-from dpserve.training.kinds.likeness import Likeness, network_likeness, price_of
+from dpserve.training.kinds.likeness import Likeness, bought_before, network_likeness, price_of, releases_shown
 from dpserve.training.kinds.options import Declared, Options
 from dpserve.training.kinds.planned import PlannedOption
 from dpserve.training.kinds.shared_options import CANARIES, PRICE, RECORDS, Activation, widths
@@ -99,8 +99,8 @@ class DpSgdKind(PayOnceKind):
     def train(self, job: Job, options: DpSgdOptions) -> "DpSgdCertificate":
         """Train by DP-SGD and save the model."""
         from dpserve.training.fitting.network import Network
+        from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
         from dpserve.training.kinds.dpsgd.choices import by_rule
-        from dpserve.training.kinds.dpsgd.model import save_dpsgd
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         made: dict[str, Any] = {"activation": options.activation}
@@ -119,6 +119,8 @@ class DpSgdKind(PayOnceKind):
             options.price,
             noise_multiplier=options.step_noise,
             sampling=options.sampling,
+            before=job.before,
+            certificate_type=self.certificate_type,
         )
         with job.progress.steps_with_progress(choices.steps) as report:
             model = train_dpsgd(
@@ -130,6 +132,13 @@ class DpSgdKind(PayOnceKind):
                 canaries=options.canaries,
             )
         return save_dpsgd(job.out, model)
+
+    @property
+    def certificate_type(self) -> "type[DpSgdCertificate]":
+        """Return the type of its certificates."""
+        from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
+
+        return DpSgdCertificate
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
@@ -161,33 +170,36 @@ class DpSgdKind(PayOnceKind):
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a training by as many steps, as clipped, sampled and noisy."""
         from dpserve.training.kinds.dpsgd.choices import Choices
+        from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         if (price := price_of(public)) is None:
             return None
         named = {each.name: public[each.name] for each in fields(Choices) if each.name in public}
-        centre, steps = float(public["centre_mu"]) ** 2, float(public["steps_mu"]) ** 2
+        paid = {release.name: release.price.rho for release in releases_shown(public)}
+        centre, steps = float(paid.get(CENTRE.name, 0)), float(paid[STEPS.name])
         # A hair less, so that rounding leaves the steps no less than their noise costs.
         share = centre / (centre + steps) * (1 - 1e-6)
         choices = Choices(**named | {"hidden": tuple(public["hidden"]), "centre_share": share})
         noise = float(public["noise_multiplier"])
-        recipe = DpSgdRecipe("alike", feature_map, choices, price, noise_multiplier=noise)
+        before = bought_before(public, feature_map)
+        recipe = DpSgdRecipe("alike", feature_map, choices, price, noise_multiplier=noise, before=before)
         return lambda records, randomness: train_dpsgd(records, recipe, "alike", randomness)
 
     def load(self, folder: Path, device: str | None) -> "DpSgdModel":
         """Read and verify a model."""
-        from dpserve.training.kinds.dpsgd.model import load_dpsgd
+        from dpserve.training.kinds.dpsgd.bundle import load_dpsgd
 
-        return load_dpsgd(folder, device)
+        return load_dpsgd(folder, device, self.certificate_type)
 
     def classifier(self, model: "DpSgdModel") -> "Classifier":
         """Return the calibrated layers around the released centre."""
         from dpserve.training.pay_once.classifier import Classifier
 
-        certificate, mu = model.certificate, model.certificate.calibration_mu
+        certificate = model.certificate
         (weights, biases), *others = model.layers
         layers = ((weights * certificate.input_norm, biases), *others)
-        return Classifier(certificate, model.tensors, layers, mu, certificate.activation, model.centre)
+        return Classifier(certificate, model.tensors, layers, certificate.activation, model.centre)
 
 
 KIND = DpSgdKind()

@@ -1,30 +1,21 @@
 """A model trained by DP-SGD as a service sees it, and its bundle. Serving it needs NumPy alone."""
 
 import functools
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms import elementary
 from dpserve.mechanisms.answer_noise import UnknownNoise
-from dpserve.training.bundles.sealing import (
-    checked_tensors,
-    layer_shapes,
-    layer_tensors,
-    layers_in,
-    load_sealed,
-    save_sealed,
-    with_public_tensors,
-)
 from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
 from dpserve.training.exact.products import matrix_on_grid, on_grid, product
-from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
-from dpserve.training.pay_once.canaries import CanaryRun, tensor_shapes
+from dpserve.training.pay_once.canaries import CanaryRun
 from dpserve.training.pay_once.model import Around, rounded
 
-_CENTRE = "centre"
+if TYPE_CHECKING:
+    from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
 
 UNKNOWN = UnknownNoise("every step of training had noise, and how far that moved an answer is not known")
 
@@ -38,12 +29,16 @@ class DpSgdModel:
     canaries in the same run.
     """
 
-    certificate: DpSgdCertificate
+    certificate: "DpSgdCertificate"
     parameters: Floats
     centre: Floats
     tensors: dict[str, Floats]
     arithmetic: Arithmetic = NUMPY
     canaries: CanaryRun | None = None
+
+    def certified(self) -> Self:
+        """Return it with what its canaries show, if it has any. Raises ClaimRefuted where they refute the claim."""
+        return replace(self, certificate=self.certificate.with_canaries(self.canaries))
 
     def probabilities(self, X: Floats) -> Floats:
         """See `dpserve.training.pay_once.model.ReleasedModel`."""
@@ -99,26 +94,3 @@ class DpSgdModel:
     @functools.cached_property
     def _public(self) -> dict[str, Matrix]:
         return matrices(self.arithmetic, self.tensors)
-
-
-def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:
-    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    own = layer_tensors(model.certificate.network.layers(model.parameters)) | {_CENTRE: model.centre}
-    if model.canaries is not None:
-        own |= model.canaries.tensors()
-    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
-
-
-def load_dpsgd(folder: Path, device: str | None = None) -> DpSgdModel:
-    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
-    certificate, tensors = load_sealed(folder, DpSgdCertificate, device)
-    network, public = certificate.network, certificate.feature_map.public_tensors()
-    shapes = layer_shapes(network.widths) | {_CENTRE: (certificate.feature_map.dimension,)}
-    shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
-    released = checked_tensors(tensors, shapes, public)
-    parameters = np.empty(network.size)
-    for views, layer in zip(network.layers(parameters), layers_in(released, network.widths), strict=True):
-        for view, numbers in zip(views, layer, strict=True):
-            view[:] = numbers
-    run = certificate.checked_canaries(released)
-    return DpSgdModel(certificate, parameters, released[_CENTRE], public, canaries=run)

@@ -16,11 +16,12 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 
         case = trial.case
-        chosen, whole = trial.bought(features)
+        bought, whole = trial.bought(features)
+        chosen = bought.feature_map
         network = Network((chosen.dimension, *hidden, case.classes))
         choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
         words = trial.randomness("dpsgd", features, *map(str, hidden))
-        recipe = DpSgdRecipe("compared", chosen, choices, whole)
+        recipe = DpSgdRecipe("compared", chosen, choices, whole, before=bought.releases)
         # Thousands of buckets are mostly zeros: each step makes its rows, without them.
         known = None if features == "crosses" else trial.heads.directions(chosen, directions_of)
         model = train_dpsgd(case.records, recipe, "compared", words, directions=known)

@@ -11,13 +11,14 @@ from dpserve.training.features import rules
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
-from dpserve.training.kinds.likeness import Likeness, head_likeness, price_of
+from dpserve.training.kinds.likeness import Likeness, bought_before, head_likeness, price_of
 from dpserve.training.kinds.planned import Plan, PlannedOption
 from dpserve.training.kinds.shared_options import CANARIES, PRICE
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
-    from dpserve.training.kinds.weights.model import ReleasedWeights, WeightsCertificate
+    from dpserve.training.kinds.weights.certificate import WeightsCertificate
+    from dpserve.training.kinds.weights.model import ReleasedWeights
     from dpserve.training.pay_once.classifier import Classifier
 
 
@@ -46,13 +47,30 @@ class WeightsKind(PayOnceKind):
     def train(self, job: Job, options: WeightsOptions) -> "WeightsCertificate":
         """Train a head, add noise to its weights, and save them."""
         from dpserve.training.kinds.head.train import train_head
-        from dpserve.training.kinds.weights.model import release_weights, save_weights
+        from dpserve.training.kinds.weights.bundle import save_weights
+        from dpserve.training.kinds.weights.train import release_weights
 
         recipe = recipe_for(job, options, mu_for(options.price))
         with job.progress.minimising(recipe.tolerance) as report:
             head = train_head(job.records, recipe, job.lineage, report)
-        released = release_weights(head, options.price, job.lineage, SystemRandomness(), job.records, options.canaries)
+        released = release_weights(
+            head,
+            options.price,
+            job.lineage,
+            SystemRandomness(),
+            job.records,
+            options.canaries,
+            before=job.before,
+            certificate_type=self.certificate_type,
+        )
         return save_weights(job.out, released)
+
+    @property
+    def certificate_type(self) -> "type[WeightsCertificate]":
+        """Return the type of its certificates."""
+        from dpserve.training.kinds.weights.certificate import WeightsCertificate
+
+        return WeightsCertificate
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
@@ -87,7 +105,7 @@ class WeightsKind(PayOnceKind):
         """Return a release of a head's weights."""
         from dpserve.training.kinds.head.recipe import Recipe
         from dpserve.training.kinds.head.train import train_head
-        from dpserve.training.kinds.weights.model import release_weights
+        from dpserve.training.kinds.weights.train import release_weights
 
         if (price := price_of(public)) is None:
             return None
@@ -97,22 +115,22 @@ class WeightsKind(PayOnceKind):
 
         def train(records: "Records", randomness: Randomness) -> "ReleasedWeights":
             head = train_head(records, recipe, "alike")
-            return release_weights(head, price, "alike", randomness, records)
+            return release_weights(head, price, "alike", randomness, records, before=bought_before(public, feature_map))
 
         return train
 
     def load(self, folder: Path, device: str | None) -> "ReleasedWeights":
         """Read and verify released weights."""
-        from dpserve.training.kinds.weights.model import load_weights
+        from dpserve.training.kinds.weights.bundle import load_weights
 
-        return load_weights(folder, device)
+        return load_weights(folder, device, self.certificate_type)
 
     def classifier(self, model: "ReleasedWeights") -> "Classifier":
         """Return the calibrated head."""
         from dpserve.training.pay_once.classifier import Classifier, calibrated_layer
 
         head = calibrated_layer(model.weights, model.calibration)
-        return Classifier(model.certificate, model.tensors, (head,), model.certificate.calibration_mu)
+        return Classifier(model.certificate, model.tensors, (head,))
 
 
 KIND = WeightsKind()

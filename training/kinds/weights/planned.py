@@ -18,7 +18,8 @@ from dpserve.training.pay_once.model import rounded
 
 def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        chosen, whole = trial.bought(features)
+        bought, whole = trial.bought(features)
+        chosen = bought.feature_map
         part, rest = calibration.divided(whole)
         lam = rules.strong_convexity(mu_for(whole))
         weights = trial.heads.weights(chosen, lam)
@@ -26,13 +27,10 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         words = trial.randomness("weights", features)
         released = rounded(law.release(weights, words)).T
         case = trial.case
-        calibrated = calibration.calibrated(
-            of_rows(trial.heads.records(chosen), case.y),
-            lambda phi: phi @ released,
-            case.classes,
-            calibration.mu_of(part),
-            words,
-        )
+        rows = of_rows(trial.heads.records(chosen), case.y)
+        calibrated = calibration.Calibration.none(case.classes)
+        if part:
+            calibrated = calibration.calibrated(rows, lambda phi: phi @ released, case.classes, mu_for(part), words)
         phi = trial.heads.asked(chosen)
         answers = softmax(calibrated(phi @ released))
         noise = AnswerNoise(GAUSSIAN, calibrated.scale * law.standard_deviation * norms(phi))

@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.losses import Cost
+from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.audit.estimators import gdp
 from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
 from dpserve.training.errors import BundleError
 from dpserve.training.fitting.network import Network
+from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.sums import ROWS, of_rows
+from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.continued import (
     BIAS,
     CLIP_NORM,
@@ -32,9 +34,10 @@ from dpserve.training.kinds.class_sums.continued import (
     movement,
     rates,
 )
-from dpserve.training.kinds.class_sums.model import save_class_sums, train_class_sums, unit
+from dpserve.training.kinds.class_sums.steps import CENTRE, DESCENT, TOTALS
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.pay_once import calibration
+from tests.changed_releases import with_mu
 from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records
 
@@ -112,7 +115,7 @@ def test_steps_cost_a_sixth_and_the_whole_no_more_than_the_price(price):
     certificate = train_class_sums(
         records, "m", identity(records), whole, "l", Seeded(0), records_declared=DECLARED
     ).certificate
-    squared = {name: getattr(certificate, f"{name}_mu") ** 2 for name in ("centre", "sums", "steps")}
+    squared = {step.name: certificate.mu_of(step) ** 2 for step in (CENTRE, TOTALS, DESCENT)}
     assert squared["steps"] == pytest.approx(sum(squared.values()) / 6, rel=1e-6)
     assert whole - 5 <= Cost.parse(certificate.cost).picorho <= whole
 
@@ -127,7 +130,7 @@ def test_a_price_that_pays_for_no_steps_leaves_the_sums_as_they_are():
         records, "m", identity(records), whole_picorho("rho:0.0015"), "l", Seeded(0), records_declared=DECLARED
     )
     assert model.stepped is None
-    assert "steps_mu" not in model.certificate.model_dump()
+    assert model.certificate.release_of(DESCENT) is None
     assert model.certificate.assumptions == type(model.certificate).ASSUMPTIONS
 
 
@@ -164,9 +167,10 @@ def test_steps_that_cost_less_than_they_did_are_refused():
         records, "m", identity(records), WHOLE, "l", Seeded(1), records_declared=DECLARED
     ).certificate
     certificate.verify()
-    for change in ({"steps_mu": certificate.steps_mu / 2}, {"steps_mu": 0.0}):
+    for mu in (certificate.mu_of(DESCENT) / 2, 0.0):
+        cheaper = with_mu(certificate, DESCENT.name, mu)
         with pytest.raises(BundleError, match="does not hold"):
-            certificate.model_copy(update=change).verify()
+            cheaper.model_copy(update={"cost": certificate.cost}).verify()
 
 
 def test_what_was_saved_answers_as_what_was_trained(tmp_path):
@@ -233,7 +237,7 @@ def test_an_audit_of_a_step_finds_as_much_as_is_claimed_and_no_more():
 def test_the_price_of_steps_is_that_of_their_law():
     for share in (1e9, 1e11):
         mu = mu_for(int(share))
-        assert law(mu, 4, 9).cost.losses == calibration.losses(mu)
+        assert law(mu, 4, 9).cost == Cost((GaussianLoss(mu),))
 
 
 def test_answers_after_gradient_steps_say_that_nothing_is_known_of_their_noise():

@@ -9,7 +9,7 @@ from dpserve.accounting.arrays import Floats
 from dpserve.training.fitting.network import Network
 from dpserve.training.inputs.digits import load_digits
 from dpserve.training.kinds.dpsgd.descent import Descent, descend
-from dpserve.training.kinds.dpsgd.step import StepRelease, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, private_step
 from tests.seeded import Seeded
 
 torch = pytest.importorskip("torch")

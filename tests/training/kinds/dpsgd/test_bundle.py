@@ -14,15 +14,18 @@ from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.errors import BundleError, TrainingError
 from dpserve.training.features.maps import Fourier, Identity, Quantiles
+from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import ROWS, of_rows
-from dpserve.training.kinds.class_sums.model import unit
+from dpserve.training.kinds.dpsgd.bundle import load_dpsgd, save_dpsgd
 from dpserve.training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_rows
 from dpserve.training.kinds.dpsgd.choices import Choices, by_rule
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
-from dpserve.training.kinds.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
-from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, shares, temperature, train_dpsgd
+from dpserve.training.kinds.dpsgd.model import DpSgdModel
+from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS, shares, temperature
+from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, train_dpsgd
 from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.calibration import CALIBRATION
 from dpserve.training.pay_once.model import ReleasedModel
 from tests.seeded import Seeded
 
@@ -53,24 +56,25 @@ def model() -> DpSgdModel:
 def test_the_cost_is_that_of_centre_steps_and_calibration_and_is_derived_again(model):
     certificate = model.certificate
     cost = Cost.parse(certificate.cost)
-    assert certificate.derived_cost() == cost
+    steps_mu = certificate.mu_of(STEPS)
+    assert [release.name for release in certificate.releases] == ["centre", "steps", "calibration"]
     assert cost.losses == (
-        GaussianLoss(certificate.centre_mu),
-        ApproximateGaussianLoss(certificate.steps_mu, 2.0**-40),
-        GaussianLoss(certificate.calibration_mu),
+        GaussianLoss(certificate.mu_of(CENTRE)),
+        ApproximateGaussianLoss(steps_mu, 2.0**-40),
+        GaussianLoss(certificate.mu_of(CALIBRATION)),
     )
     assert PRICE - 3 <= cost.picorho <= PRICE
     assert cost.kind == "gaussian"
-    assert gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier, 0.2, 20)
-    assert not gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier * 0.999, 0.2, 20)
+    assert gaussian_envelope.covers(steps_mu, certificate.noise_multiplier, 0.2, 20)
+    assert not gaussian_envelope.covers(steps_mu, certificate.noise_multiplier * 0.999, 0.2, 20)
     certificate.verify()
     assert not {"weights_sha256", "lineage", "created"} & set(certificate.public())
 
 
 def test_without_a_centre_the_steps_get_all_but_the_calibration():
     certificate = certify(recipe(choices=replace(CHOICES, centre_share=0.0)), *SHOWN)
-    assert certificate.centre_mu == 0
-    assert certificate.steps_mu**2 + certificate.calibration_mu**2 == pytest.approx(1.0)
+    assert certificate.release_of(CENTRE) is None
+    assert certificate.mu_of(STEPS) ** 2 + certificate.mu_of(CALIBRATION) ** 2 == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("price", [10**9, 3 * 10**9, 10**10, 10**12])
@@ -134,9 +138,9 @@ def test_every_map_and_depth_makes_a_bundle(feature_map, hidden, tmp_path: Path)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("steps_mu", 0.9),
-        ("centre_mu", 0.1),
-        ("centre_mu", 0.0),
+        ("releases", []),
+        ("releases", [{"name": "steps", "cost": "approximate-gaussian:0.9:9.094947017729282e-13"}]),
+        ("releases", [{"name": "steps", "cost": "gaussian:1.0"}]),
         ("noise_multiplier", 0.9),
         ("steps", 21),
         ("sampling_rate", 0.21),
@@ -312,7 +316,8 @@ def test_the_fewer_records_there_are_the_larger_is_the_share_of_the_centre():
     assert shares == pytest.approx([0.19, 0.05 * (250 / 150) ** 2, 0.05 * (250 / 200) ** 2, 0.05, 0.05])
     assert by_rule(600, mu, 500, centre_share=0.1).centre_share == 0.1
     few = certify(recipe(choices=by_rule(100, 1.0, 8)), *SHOWN)
-    assert few.centre_mu**2 / (few.centre_mu**2 + few.steps_mu**2) == pytest.approx(0.19, rel=1e-3)
+    centre, steps = (few.mu_of(step) ** 2 for step in (CENTRE, STEPS))
+    assert centre / (centre + steps) == pytest.approx(0.19, rel=1e-3)
 
 
 def test_more_records_than_a_sum_is_covered_for_are_refused(monkeypatch):

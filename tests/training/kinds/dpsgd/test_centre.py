@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpserve.training.features.maps import Fourier
+from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.sums import ROWS, of_rows
-from dpserve.training.kinds.class_sums.model import unit
 from dpserve.training.kinds.dpsgd.centre import centre_release, inputs_around, sum_of_rows
 
 

@@ -15,7 +15,7 @@ from dpserve.accounting.gaussian_envelope import DELTA, least_mu
 from dpserve.training.fitting.network import Network
 from dpserve.training.inputs.sums import ROWS, of_rows
 from dpserve.training.kinds.dpsgd.descent import Descent, descend
-from dpserve.training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import DpSgdStep, StepRelease, private_step
 from research.white_box.gradients import record_gradients
 from tests.accounting.curves import gaussian_delta
 from tests.seeded import Seeded

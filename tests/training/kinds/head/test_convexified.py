@@ -15,7 +15,8 @@ from dpserve.training.inputs.records import Units
 from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
-from dpserve.training.kinds.weights.model import load_weights, release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import load_weights, save_weights
+from dpserve.training.kinds.weights.train import release_weights
 from tests.training.conftest import identity, make_records
 
 CONVEXITY = Convexity(0.1, 50)

@@ -20,7 +20,11 @@ from dpserve.training.kinds.head.bundle import CertifiedHead, load_bundle, save_
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.weights.model import ReleasedWeights, WeightsCertificate, release_weights, save_weights
+from dpserve.training.kinds.weights.bundle import save_weights
+from dpserve.training.kinds.weights.certificate import WeightsCertificate
+from dpserve.training.kinds.weights.model import ReleasedWeights
+from dpserve.training.kinds.weights.steps import WEIGHTS
+from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.pay_once.model import ReleasedModel
 from tests.seeded import Seeded
 from tests.training.conftest import make_records
@@ -93,7 +97,7 @@ def test_no_model_costs_more_than_its_price_nor_has_less_noise_than_its_mu_says(
     certificate = release_weights(module_head, price, "l", Seeded(0)).certificate
     certificate.verify()
     assert price - 2 <= certificate.price.picorho <= price
-    least = certificate.weight_sensitivity / certificate.weights_mu
+    least = certificate.weight_sensitivity / certificate.mu_of(WEIGHTS)
     assert least <= certificate.noise <= least * 1.1
 
 
@@ -128,7 +132,7 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(model: ReleasedWeights)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(weights_mu=0.4), "the certificate does not hold: cost is"),
+        (lambda c: c["releases"][0].update(cost="gaussian:0.4"), "the certificate does not hold: cost is"),
         (lambda c: c.update(noise=1e-9), "noise is"),
         (lambda c: c.update(weight_sensitivity=1e-6), "weight_sensitivity is"),
         (lambda c: c.update(cost="gaussian:0.01"), "cost is 'gaussian:0.01' and should be"),

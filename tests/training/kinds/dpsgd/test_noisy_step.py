@@ -15,7 +15,7 @@ from dpserve.accounting.losses import SubsampledGaussianLoss
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.mechanisms.wide_gaussian import SCALE
 from dpserve.training.fitting.network import SUM_ERROR, Network
-from dpserve.training.kinds.dpsgd.step import (
+from dpserve.training.kinds.dpsgd.noisy_step import (
     DpSgdStep,
     StepRelease,
     grid_step,

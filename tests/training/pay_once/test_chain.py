@@ -1,0 +1,123 @@
+"""The chain of a training: a step of someone's own in it, and certificates whose releases are others."""
+
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
+from dpserve.training.errors import BundleError
+from dpserve.training.features.maps import Identity
+from dpserve.training.fields import Several
+from dpserve.training.fit import Request, fit
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds import registry
+from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
+from dpserve.training.kinds.class_sums.kind import ClassSumsKind
+from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.weights.certificate import WeightsCertificate
+from dpserve.training.pay_once.chain import FeatureStep
+from tests.changed_releases import with_mu
+
+WHOLE = whole_picorho("rho:1")
+
+
+class Clip(FeatureStep):
+    """The mean length of rows, with noise, as the length that longer rows are drawn back to.
+
+    A record adds its row's length, at most 1, to a sum of them: mu-GDP. The declared number divides it.
+    """
+
+    name = "clip"
+
+    def share(self, price, declaration, feature_map):
+        """Return a tenth."""
+        return price // 10
+
+    def run(self, records, feature_map, share, price, randomness):
+        """Return the map with the length."""
+        steps = np.floor(np.minimum(np.linalg.norm(records.X, axis=1), 1.0) * 2**28)
+        law = GaussianVector(mu_for(share), 1, 1.0)
+        (total,) = law.release(np.array([steps.sum() / 2**28]), randomness)
+        length = min(max(total / 300, 0.1), 0.9)
+        changed = Identity(lower=feature_map.lower, upper=feature_map.upper, clip_norm=length, bias=0.0)
+        return changed, self.bought(law.cost)
+
+    def is_needed_by(self, certificate):
+        """Return that a model of this kind has it."""
+        return True
+
+    def check(self, release, certificate):
+        """Raise ValueError for a mu that no length can have."""
+        _ = GaussianVector(release.mu, 1, 1.0).step
+
+
+CLIP = Clip()
+
+
+class ClippedCertificate(ClassSumsCertificate):
+    """Class sums of rows that were drawn back."""
+
+    STEPS = (CLIP, *ClassSumsCertificate.STEPS)
+    release: Literal["clipped-sums"] = "clipped-sums"
+    assumptions: Several[str] = ClassSumsCertificate.ASSUMPTIONS
+
+
+class ClippedKind(ClassSumsKind):
+    """Class sums with one more step."""
+
+    name = "clipped-sums"
+    certificate_type = ClippedCertificate
+
+
+@pytest.fixture
+def clipped(monkeypatch):
+    kinds = {**registry.all_kinds(), "clipped-sums": ClippedKind()}
+    monkeypatch.setattr(registry, "_kinds", kinds)
+
+
+def records(n=300):
+    generator = np.random.default_rng(0)
+    X = generator.uniform(size=(n, 3))
+    declaration = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("low", "high"))
+    return Records(X, (X[:, 0] > 0.5).astype(np.int64), declaration, tuple(row.tobytes() for row in X))
+
+
+def trained(tmp_path, kind, **options):
+    request = Request(name="m", lineage="l", kind=kind, options={"price": WHOLE} | options)
+    return fit(records(), request, tmp_path / kind, state=tmp_path / "state").certificate
+
+
+@pytest.mark.usefixtures("clipped")
+def test_a_step_of_someones_own_is_bought_listed_composed_and_read_back(tmp_path):
+    certificate = trained(tmp_path, "clipped-sums")
+    assert [release.name for release in certificate.releases] == ["clip", "centre", "sums", "calibration"]
+    assert certificate.mu_of(CLIP) == mu_for(WHOLE // 10)
+    assert 0.99 * WHOLE < certificate.price.picorho <= WHOLE
+    model = load_model(tmp_path / "clipped-sums")
+    assert model.certificate.feature_map.clip_norm < 1
+    assert np.isfinite(model.probabilities(records(9).X)).all()
+
+
+@pytest.mark.usefixtures("clipped")
+def test_a_certificate_without_a_step_that_the_model_needs_does_not_hold(tmp_path):
+    with pytest.raises(BundleError, match="no release of clip"):
+        with_mu(trained(tmp_path, "clipped-sums"), "clip", 0.0).verify()
+
+
+def test_releases_in_another_order_or_twice_or_of_other_records_do_not_hold(tmp_path):
+    certificate = trained(tmp_path, "weights", lam=4.0)
+    assert isinstance(certificate, WeightsCertificate)
+    first, *others = certificate.releases
+    beside = first.model_copy(update={"part": "held back"})
+    for releases in ((*others, first), (first, first, *others), (beside, *others), ()):
+        with pytest.raises(BundleError, match="does not hold"):
+            certificate.model_copy(update={"releases": releases}).verify()
+
+
+def test_a_certificate_costs_what_its_releases_cost(tmp_path):
+    certificate = trained(tmp_path, "weights", lam=4.0)
+    assert certificate.price == Cost(tuple(loss for each in certificate.releases for loss in each.price.losses))
+    with pytest.raises(BundleError, match="cost is"):
+        certificate.model_copy(update={"cost": certificate.releases[0].cost}).verify()

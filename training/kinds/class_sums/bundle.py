@@ -1,0 +1,50 @@
+"""The bundle of class sums: saved, and read and verified."""
+
+from pathlib import Path
+
+from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
+from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.class_sums.steps import DESCENT
+from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.canaries import tensor_shapes
+from dpserve.training.pay_once.certificate import check_on_grid
+
+
+def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    own = {"centre": model.centre, "sums": model.sums, "calibration": model.calibration.numbers}
+    if model.stepped is not None:
+        own["stepped"] = model.stepped
+    if model.canaries is not None:
+        own |= model.canaries.tensors()
+    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
+
+
+def load_class_sums(
+    folder: Path, device: str | None = None, certificate_type: type[ClassSumsCertificate] = ClassSumsCertificate
+) -> ClassSums:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, certificate_type, device)
+    dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
+    shapes: dict[str, tuple[int, ...]] = {
+        "centre": (dimension + 1,),
+        "sums": (classes, dimension),
+        "calibration": (classes + 1,),
+    }
+    if certificate.release_of(DESCENT):
+        shapes["stepped"] = (classes, dimension)
+    shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
+    public = certificate.feature_map.public_tensors()
+    released = checked_tensors(tensors, shapes, public)
+    for name, vector in certificate.mechanisms().items():
+        check_on_grid(name, released[name], vector.step)
+    return ClassSums(
+        certificate,
+        released["centre"],
+        released["sums"],
+        public,
+        Calibration.read(released["calibration"]),
+        released.get("stepped"),
+        canaries=certificate.checked_canaries(released),
+    )

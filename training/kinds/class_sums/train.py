@@ -1,0 +1,68 @@
+"""Training of class sums: the certificate from public numbers alone, then each step's release."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.bundles.sealing import one_line
+from dpserve.training.errors import TrainingError
+from dpserve.training.features.maps import FeatureMap
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import check_count
+from dpserve.training.kinds.class_sums import steps
+from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
+from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.pay_once import calibration, chain
+from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.canaries import Coins
+from dpserve.training.pay_once.releases import Release
+
+
+def train_class_sums(
+    records: Records,
+    name: str,
+    feature_map: FeatureMap,
+    whole: int,
+    lineage: str,
+    randomness: Randomness,
+    progress: Callable[[int], None] = lambda _: None,
+    records_declared: int | None = None,
+    canaries: int | None = None,
+    *,
+    before: tuple[Release, ...] = (),
+    certificate_type: type[ClassSumsCertificate] = ClassSumsCertificate,
+) -> ClassSums:
+    """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
+
+    progress is told how many rows are done, of two passes over them. records_declared: about how many records there
+    are, as a public number; without it there are no gradient steps. canaries: how many there are. before: what was
+    released for the feature map. Raises TrainingError for a price that cannot be, for more than MOST_RECORDS records,
+    and where canaries refute the certificate.
+    """
+    check_count(len(records))
+    declaration, classes = records.declaration, len(records.declaration.classes)
+    coins = None if canaries is None else Coins.drawn(canaries, randomness)
+    try:
+        for_calibration, for_others = calibration.divided(whole)
+        certificate = certificate_type.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            unit=records.unit,
+            releases=(
+                *before,
+                *steps.bought(for_others, classes, feature_map, records_declared),
+                *calibration.bought(for_calibration),
+            ),
+            canaries=None if coins is None else coins.certified(),
+        )
+        certificate.derived_cost()
+    except ValueError as error:
+        raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
+    nothing = np.empty(0)
+    model = ClassSums(certificate, nothing, nothing, feature_map.public_tensors(), Calibration.none(classes))
+    begun = steps.begun(model, records, records_declared, coins, progress)
+    made = chain.run(certificate.STEPS, begun, certificate, randomness).model
+    return made.certified()

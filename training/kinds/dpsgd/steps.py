@@ -1,0 +1,238 @@
+"""The steps of DP-SGD: the centre, all noisy gradient steps as one release, and how the price is divided."""
+
+import functools
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self, cast
+
+import numpy as np
+
+from dpserve.accounting import gaussian_envelope, picorho, sampling_error
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from dpserve.accounting.messages import Message
+from dpserve.mechanisms import wide_gaussian
+from dpserve.mechanisms.gaussian_vector import mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.errors import TrainingError
+from dpserve.training.fitting.around import around, on_steps
+from dpserve.training.fitting.network import Network, check_shards
+from dpserve.training.fitting.unit_rows import is_sparse, rows_of
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import ROWS, OnCount, Rows, Sums, of_rows
+from dpserve.training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
+from dpserve.training.kinds.dpsgd.descent import descend, noise_of_weights
+from dpserve.training.kinds.dpsgd.model import DpSgdModel
+from dpserve.training.kinds.dpsgd.noisy_step import StepCanaries, grid_step, private_step
+from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.canaries import CanaryRun, Coins, included_records, one_hot
+from dpserve.training.pay_once.chain import ModelStep
+from dpserve.training.pay_once.releases import Release
+
+if TYPE_CHECKING:
+    from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
+    from dpserve.training.pay_once.certificate import ReleaseCertificate
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training by DP-SGD on its way.
+
+    directions: of the records' rows, (n, D), where they are known already. coins: of canaries, if there are any.
+    progress: is told how many steps are done.
+    """
+
+    records: Records
+    model: DpSgdModel
+    directions: Floats | None = None
+    coins: Coins | None = None
+    progress: OnCount = field(default=lambda _: None)
+
+    @property
+    def sums(self) -> Sums:
+        """The records."""
+        return self.records.sums
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(self.model.certificate.classes)
+
+    @functools.cached_property
+    def mapped(self) -> Sums:
+        """The records as `rows` takes them."""
+        mapped = self.sums if self.directions is None else of_rows(self.directions, self.records.y)
+        check_shards(mapped)
+        return mapped
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """The directions of the records' rows."""
+        return ROWS if self.directions is not None else rows_of(self.model.certificate.feature_map)
+
+    def logits(self, X: Floats) -> Floats:
+        """Return the model's logits (m, C) of rows (m, d)."""
+        return self.model.logits(X)
+
+    def with_calibration(self, found: Calibration) -> Self:
+        """Return it with the calibration of these logits in the last layer."""
+        parameters = self.model.parameters.copy()
+        weights, biases = self.model.certificate.network.layers(parameters)[-1]
+        weights *= found.scale
+        biases *= found.scale
+        biases += found.offsets
+        return replace(self, model=replace(self.model, parameters=parameters))
+
+
+class Centre(ModelStep[Training]):
+    """The noisy mean that inputs are taken around: `centre.sum_of_rows` has the proof. mu-GDP.
+
+    Given it, a record's input depends on the record alone.
+    """
+
+    name = "centre"
+
+    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
+        """Raise ValueError for a mu that no centre can have."""
+        _ = centre_release(release.mu, certificate.feature_map.dimension).step
+
+    def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
+        """Return the state with a centre."""
+        certificate = state.model.certificate
+        law = centre_release(release.mu, certificate.feature_map.dimension)
+        noisy_sum = law.release(sum_of_rows(state.mapped, state.rows), randomness)
+        centre = mean_of(noisy_sum, certificate.records_declared, certificate.feature_map)
+        return replace(state, model=replace(state.model, centre=centre))
+
+
+class Steps(ModelStep[Training]):
+    """All noisy steps of the descent together: mu-GDP but for a delta of 2^-40, at every epsilon.
+
+    A step is a sampled Gaussian (`noisy_step.private_step`), steps are chosen adaptively, and
+    `dpserve.accounting.gaussian_envelope.least_mu` says what covering them means, why the noise sampler's error is
+    within the delta, and how it is checked. Everything after the steps is post-processing.
+
+    What is checked is that the numbers follow from one another: a mu below what the noise, the rate and the steps come
+    to is refused, however little below. That the training had this noise is the owner's word (`COMMON_ASSUMPTIONS`):
+    the weights are averages of what was released, and lie on no grid that could refute a certificate with twice the
+    noise and half the mu. Keeping a noisy sum beside them would not change that: its grid follows from noise_multiplier
+    times clip_norm, and one can be doubled in the certificate while the other is halved.
+    """
+
+    name = "steps"
+    is_needed = True
+
+    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
+        """Raise ValueError unless the mu covers the certificate's steps."""
+        run = cast("DpSgdCertificate", certificate)
+        noise, rate, steps, size = run.noise_multiplier, run.sampling_rate, run.descent.steps, run.network.size
+        grid_step(run.step_release, size)
+        gaussian_envelope.check_sampler(noise, steps, size, wide_gaussian.DISTANCE)
+        if release.price != steps_cost(release.mu):
+            raise ValueError(f"steps do not cost {release.cost!r}")
+        if not gaussian_envelope.covers(release.mu, noise, rate, steps):
+            raise ValueError(
+                f"mu = {release.mu:.6g} does not cover {steps} steps at sampling rate {rate:.6g} with "
+                f"noise multiplier {noise:.6g}"
+            )
+
+    def run(self, state: Training, release: Release, randomness: Randomness) -> Training:  # noqa: ARG002
+        """Return the state after the descent. Its noise is the certificate's, which the release covers."""
+        certificate, network = state.model.certificate, state.model.certificate.network
+        parameters = network.initial(certificate.first_weights_seed)
+        step = private_step(network, certificate.step_release, randomness)
+        centre, coins = state.model.centre, state.coins
+        if state.directions is None and is_sparse(certificate.feature_map):
+            centre = on_steps(centre)
+            inputs = around(state.rows, centre, certificate.input_norm)
+        else:
+            inputs = Rows(Inputs(state.rows.make, centre, certificate.input_norm))
+        joining = None if coins is None else _canaries(coins, certificate)
+        seen = np.zeros(0 if joining is None else joining.network.layers(np.empty(joining.network.size))[0][0].size)
+
+        def noisy_step(parameters: Floats) -> Floats:
+            released, beside = step.noisy_totals(parameters, state.mapped, inputs, joining)
+            seen[:] += beside
+            return released
+
+        parameters = descend(noisy_step, parameters, certificate.descent, lambda done, _, __: state.progress(done))
+        if not np.isfinite(parameters).all():
+            raise TrainingError(Message("the weights grew without bound: take a smaller {learning_rate}"))
+        run = None if coins is None else CanaryRun(coins, {self.name: seen.reshape(len(coins.included), -1)})
+        weights, biases = network.layers(parameters)[-1]
+        weights /= temperature(certificate)
+        biases /= temperature(certificate)
+        return replace(state, model=replace(state.model, parameters=parameters, centre=centre, canaries=run))
+
+
+CENTRE, STEPS = Centre(), Steps()
+
+
+def steps_cost(mu: float) -> Cost:
+    """Return the cost of all steps together that mu covers."""
+    return Cost((ApproximateGaussianLoss(mu, gaussian_envelope.DELTA),))
+
+
+def bought(price: int, centre_share: float) -> tuple[Release, ...]:
+    """Return the releases of centre and steps that cost at most `price` picorho together."""
+    centre, steps = shares(price, centre_share)
+    of_centre = (CENTRE.bought(Cost((GaussianLoss(centre),))),) if centre else ()
+    return (*of_centre, STEPS.bought(steps_cost(steps)))
+
+
+def shares(price: int, centre_share: float) -> tuple[float, float]:
+    """Return the mus of the centre and of all steps, which together cost at most `price` picorho, without calibration.
+
+    The centre gets its share, or the least that a release may cost; nothing where that is more than a fifth.
+    """
+    least = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
+    centre = max(math.floor(price * centre_share), least)
+    if not centre_share or 5 * centre > price:
+        return 0.0, mu_for(price)
+    return mu_for(centre), mu_for(price - centre)
+
+
+def canary_length(input_norm: float) -> float:
+    """Return the length of canaries' inputs. input_norm: of records' inputs."""
+    return 16.0 * max(1.0, input_norm)
+
+
+def _canaries(coins: Coins, certificate: "DpSgdCertificate") -> StepCanaries:
+    """Return the included canaries as steps take them: each input lies on a coordinate of its own."""
+    number, classes, length = len(coins.included), len(certificate.classes), canary_length(certificate.input_norm)
+    sparse = is_sparse(certificate.feature_map)
+    rows = one_hot(number, sparse=sparse)
+    nothing = np.zeros(number)
+    inputs = around(rows, nothing, length) if sparse else Rows(Inputs(rows.make, nothing, length))
+    network, clip_norm = Network((number, classes)), certificate.clip_norm
+    return StepCanaries(
+        included_records(coins, classes, number),
+        inputs,
+        network,
+        lambda parameters, inputs, labels: network.clipped_sum(parameters, inputs, labels, clip_norm),
+    )
+
+
+_LINEAR_LOGIT_NOISE = 2.0
+"""Found on rows that were held back, as the rule for the learning rate, and so was the logarithm for networks: from
+epsilon 0.3 to 8 the log loss fell or stayed on every set."""
+
+
+def temperature(certificate: "DpSgdCertificate") -> float:
+    """Return what a model's logits are divided by, at least 1, from the certificate's public numbers alone.
+
+    Clipping counts a record on the wrong side as much however far it is there, so that logits grow until noise stops
+    them, and every answer is sure of itself. Division by one positive number keeps their order. So they are divided
+    until noise in the last layer's weights moves a logit by at most 2 for a linear head, whose inputs have the length
+    input_norm; and by ln C in a network of C classes, whose last layer's inputs are taken to be as long as tanh allows,
+    the square root of their number. It is post-processing of what was released. The weights are divided by it once, so
+    that whoever reads them needs no more.
+    """
+    if certificate.optimiser != "momentum":
+        return 1.0
+    each = noise_of_weights(certificate.descent, certificate.noise_multiplier * certificate.clip_norm)
+    if certificate.hidden:
+        length, most = math.sqrt(certificate.hidden[-1]), math.log(len(certificate.classes))
+    else:
+        length, most = certificate.input_norm, _LINEAR_LOGIT_NOISE
+    return max(1.0, each * math.hypot(length, 1.0) / most)

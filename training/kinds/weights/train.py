@@ -1,0 +1,66 @@
+"""The release of a certified head's weights."""
+
+import numpy as np
+
+from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.records import Records
+from dpserve.training.kinds.head.bundle import CertifiedHead
+from dpserve.training.kinds.weights.certificate import WeightsCertificate
+from dpserve.training.kinds.weights.model import ReleasedWeights
+from dpserve.training.kinds.weights.steps import WEIGHTS, Training
+from dpserve.training.pay_once import calibration, chain
+from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.canaries import Coins
+from dpserve.training.pay_once.releases import Release
+
+
+def release_weights(
+    head: CertifiedHead,
+    price: int,
+    lineage: str,
+    randomness: Randomness,
+    records: Records | None = None,
+    canaries: int | None = None,
+    *,
+    before: tuple[Release, ...] = (),
+    certificate_type: type[WeightsCertificate] = WeightsCertificate,
+) -> ReleasedWeights:
+    """Draw the released weights of a certified head, at a price in picorho.
+
+    records: those that the head was trained on, to calibrate on; None to leave probabilities as they come, surer than
+    they are right. canaries: how many there are. before: what was released for the feature
+    map. The head's exact weights should then be forgotten: only the release was paid for. Raises TrainingError for a
+    price out of range, and where canaries refute the certificate.
+    """
+    trained = head.certificate
+    if records is not None and records.unit != trained.unit:
+        raise TrainingError("the head was trained with other privacy units than those of these records")
+    for_calibration, rest = calibration.divided(price) if records is not None else (0, price)
+    size, classes = head.weights.size, len(trained.classes)
+    if size > LARGEST_SIZE:
+        raise TrainingError(f"there are {size} weights, and a release has at most {LARGEST_SIZE}; use fewer features")
+    try:
+        vector = GaussianVector(mu_for(rest), size, trained.weight_sensitivity)
+    except ValueError as error:
+        raise TrainingError(f"this price is not possible with {size} weights: {error}") from error
+    coins = None if canaries is None else Coins.drawn(canaries, randomness)
+    certificate = certificate_type.fresh(
+        trained.name,
+        trained,
+        trained.feature_map,
+        lineage,
+        unit=trained.unit,
+        releases=(*before, WEIGHTS.bought(vector.cost), *calibration.bought(for_calibration)),
+        objective=trained.objective,
+        convexified=trained.convexified,
+        strong_convexity=trained.strong_convexity,
+        tolerance=trained.tolerance,
+        weight_sensitivity=trained.weight_sensitivity,
+        noise=vector.standard_deviation,
+        canaries=None if coins is None else coins.certified(),
+    )
+    model = ReleasedWeights(certificate, np.empty((classes, 0)), head.tensors, Calibration.none(classes))
+    begun = Training(head, model, records, coins)
+    return chain.run(certificate.STEPS, begun, certificate, randomness).model.certified()

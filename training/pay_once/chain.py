@@ -1,0 +1,129 @@
+"""A training as a chain of steps, each of which buys one release of the records with a part of the price.
+
+    split -> features -> the kind's own steps -> calibration -> counts of the records held back -> sealing
+
+A kind's certificate declares its steps, in their order (`ReleaseCertificate.STEPS`). Those of features come first, as
+what follows depends on how many coordinates a row has. A step that is not needed is left out, and then the certificate
+has no release of its name. To add an optional step: write it, and name it in a certificate's `STEPS`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.pay_once.releases import TRAINING, Part, Release
+
+if TYPE_CHECKING:
+    from dpserve.training.features.maps import FeatureMap
+    from dpserve.training.inputs.records import Declaration, Records
+    from dpserve.training.pay_once.certificate import ReleaseCertificate
+
+
+class Step(ABC):
+    """A step of a training. name: that of its release. part: the records that it looks at.
+
+    is_needed: whether there is no model without it. The docstring of a subclass proves what `check` checks.
+    """
+
+    name: ClassVar[str]
+    part: ClassVar[Part] = TRAINING
+    is_needed: ClassVar[bool] = False
+
+    @abstractmethod
+    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
+        """Raise ValueError unless the certificate's other numbers, by the step's proof, cost what the release says."""
+
+    def is_needed_by(self, certificate: "ReleaseCertificate") -> bool:  # noqa: ARG002 - a step may look
+        """Return whether a model with this certificate cannot be without the step's release."""
+        return self.is_needed
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions of the step's proof, beside those of every pay-once model."""
+        return ()
+
+    @property
+    def proof(self) -> str:
+        """The place of the proof: the class whose docstring it is."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    def bought(self, cost: Cost) -> Release:
+        """Return the step's release at a cost."""
+        return Release(name=self.name, cost=str(cost), part=self.part)
+
+
+class FeatureStep(Step):
+    """A step that makes a feature map of what it releases: for what follows the map is then a public function."""
+
+    @abstractmethod
+    def share(self, price: int, declaration: "Declaration", feature_map: "FeatureMap") -> int:
+        """Return what the step takes of a price, both in picorho; 0 where this map needs no release.
+
+        A function of what was declared. Raises WrongOption or TrainingError where it cannot be had.
+        """
+
+    @abstractmethod
+    def run(
+        self, records: "Records", feature_map: "FeatureMap", share: int, price: int, randomness: Randomness
+    ) -> tuple["FeatureMap", Release]:
+        """Return the new map, and what was released for it. share: of the price, which is what all may cost."""
+
+
+State = TypeVar("State")
+
+
+class ModelStep(Step, Generic[State]):
+    """A step of a kind's own: a state in, the next one out, with the noise of its release in the certificate."""
+
+    @abstractmethod
+    def run(self, state: State, release: Release, randomness: Randomness) -> State:
+        """Return the state after the step."""
+
+
+@dataclass(frozen=True)
+class BoughtFeatures:
+    """A feature map, and what was released of the records for it."""
+
+    feature_map: "FeatureMap"
+    releases: tuple[Release, ...] = ()
+
+
+def buy_features(
+    steps: Iterable[FeatureStep], records: "Records", feature_map: "FeatureMap", price: int, randomness: Randomness
+) -> tuple[BoughtFeatures, int]:
+    """Return the features that the steps make of a map, and what is left of the price, in picorho."""
+    made, left = BoughtFeatures(feature_map), price
+    for step in steps:
+        share = step.share(left, records.declaration, made.feature_map)
+        if not share:
+            continue
+        changed, release = step.run(records, made.feature_map, share, left, randomness)
+        made, left = replace(made, feature_map=changed, releases=(*made.releases, release)), left - share
+    return made, left
+
+
+def run(steps: Iterable[Step], state: State, certificate: "ReleaseCertificate", randomness: Randomness) -> State:
+    """Return the state after the steps of a model that the certificate, made before, has releases of."""
+    for step in steps:
+        release = certificate.release_of(step)
+        if isinstance(step, ModelStep) and release is not None:
+            state = step.run(state, release, randomness)
+    return state
+
+
+def check(steps: Sequence[Step], releases: Sequence[Release], certificate: "ReleaseCertificate") -> None:
+    """Raise ValueError unless the releases are those of the steps, in their order, each at the cost that is proved."""
+    by_name = {step.name: step for step in steps}
+    names = [release.name for release in releases]
+    if names != [name for name in by_name if name in names]:
+        raise ValueError(f"the releases {', '.join(names)} are not, in this order, steps of {', '.join(by_name)}")
+    if lacks := [step.name for step in steps if step.name not in names and step.is_needed_by(certificate)]:
+        raise ValueError(f"there is no release of {', '.join(lacks)}")
+    for release in releases:
+        step: Any = by_name[release.name]
+        if release.part != step.part:
+            raise ValueError(f"{release.name} is released of the records that are {step.part}")
+        step.check(release, certificate)

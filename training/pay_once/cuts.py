@@ -1,0 +1,92 @@
+"""The step that cuts numbers at their noisy quantiles."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpserve.accounting.losses import Cost
+from dpserve.accounting.messages import Message
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.features.maps import FeatureMap, Quantiles
+from dpserve.training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
+from dpserve.training.fitting.histograms import cut_at_quantiles
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.pay_once.chain import FeatureStep
+from dpserve.training.pay_once.releases import Release
+
+if TYPE_CHECKING:
+    from dpserve.training.pay_once.certificate import ReleaseCertificate
+
+
+@dataclass(frozen=True)
+class Cuts(FeatureStep):
+    """Cuts at noisy quantiles of each number: `QuantileRelease.vector` and its `cost` have the proof.
+
+    quantiles: the share of the price that buys them; 0 for even cuts, which are public.
+    """
+
+    quantiles: float = QUANTILE_SHARE
+
+    name = "quantiles"
+
+    def share(self, price: int, declaration: Declaration, feature_map: FeatureMap) -> int:
+        """Return the part of the price that buys quantiles of the numbers that have no public cuts.
+
+        Raises TrainingError for bounds that make no histogram, and WrongOption for a price that is too small.
+        """
+        if not isinstance(feature_map, Quantiles) or not self.quantiles or not feature_map.counted:
+            return 0
+        check_ranges(feature_map, declaration)
+        try:
+            return price_of_counts(price, len(feature_map.counted), self.quantiles)
+        except ValueError as error:
+            reason = f"cannot be had at a price of rho:{to_rho(price)!r}: {error}"
+            raise WrongOption("quantile_share", reason, remedy="take bins, or a larger price") from error
+
+    def run(
+        self, records: Records, feature_map: FeatureMap, share: int, price: int, randomness: Randomness
+    ) -> tuple[FeatureMap, Release]:
+        """Return the map cut at the quantiles."""
+        assert isinstance(feature_map, Quantiles)
+        made = cut_at_quantiles(feature_map, records, share, price, randomness)
+        return made, self.bought(Cost(made.losses))
+
+    def is_needed_by(self, certificate: "ReleaseCertificate") -> bool:
+        """Return whether the features were cut at quantiles."""
+        return bool(certificate.feature_map.losses)
+
+    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
+        """Raise ValueError unless the feature map's cuts cost this."""
+        if release.price != Cost(certificate.feature_map.losses):
+            raise ValueError(f"there are no cuts at quantiles that cost {release.cost!r}")
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The owner's word for the counts."""
+        return (
+            "The cuts of the numbers follow from noisy counts of the records, which the cost covers, and from public "
+            "numbers. The counts were drawn once and deleted, unseen: that is the owner's word.",
+        )
+
+
+CUTS = Cuts()
+
+
+def check_ranges(feature_map: Quantiles, declared: Declaration) -> None:
+    """Raise TrainingError for a number whose declared bounds make no histogram, before anything is counted."""
+    for place in feature_map.counted:
+        number = feature_map.numbers[place]
+        low, high = declared.lower[number], declared.upper[number]
+        if not makes_cells(low, high):
+            raise TrainingError(
+                Message(
+                    "the bounds of {!r} make no histogram, so no quantiles: from {!r} to {!r} there are "
+                    "fewer numbers than the {:,} cells that records are counted in. Declare it in another "
+                    "unit, or take bins, or {quantile_share:0} for even cuts",
+                    declared.feature_names[number],
+                    low,
+                    high,
+                    CELLS,
+                )
+            )
