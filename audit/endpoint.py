@@ -22,11 +22,11 @@ def row_name(row: Floats) -> str:
     return digest_of((np.asarray(row, dtype=np.float64) + 0.0).tobytes())
 
 
-def digest_of(*parts: bytes) -> str:
+def digest_of(*contents: bytes) -> str:
     """Return the SHA-256 of several strings of bytes, each with its length, in hexadecimal."""
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big") + part)
+    for content in contents:
+        digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
 
 

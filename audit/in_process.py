@@ -116,15 +116,15 @@ class BundleEndpoint:
         The lineage refuses by what is new to the key, as the ledger does: a key learns nothing of what others asked.
         """
         price = self.mechanism.cost.picorho
-        own, all_keys = len(questions - self.asked), len(questions - self.lineage.asked)
-        if price * (self.paid + own) > self._account.limit:
+        new_to_key, new_to_all = len(questions - self.asked), len(questions - self.lineage.asked)
+        if price * (self.paid + new_to_key) > self._account.limit:
             raise Exhausted("client")
-        if self.lineage.limit is not None and self.lineage.spent + price * own > self.lineage.limit:
+        if self.lineage.limit is not None and self.lineage.spent + price * new_to_key > self.lineage.limit:
             raise Exhausted("lineage")
         self.asked |= questions
         self.lineage.asked |= questions
-        self.paid += own
-        self.lineage.spent += price * all_keys
+        self.paid += new_to_key
+        self.lineage.spent += price * new_to_all
 
 
 @dataclass(eq=False)

@@ -28,7 +28,7 @@ def leakage_report(leakage: Leakage, url: str) -> Report:
         content={
             "decided": {"members": leakage.decided, "non_members": leakage.decided},
             "confidence": leakage.confidence,
-            "attacks": [_content(one) for one in leakage.attacks],
+            "attacks": [_content(attack) for attack in leakage.attacks],
             "best": best.attack,
             "epsilon_lower_bound": pairs.epsilon,
             "pairs": pairs,
@@ -40,13 +40,13 @@ def leakage_report(leakage: Leakage, url: str) -> Report:
                 ("attack", "TPR-FPR", f"{leakage.confidence:.0%}", "AUC", "1%", "0.1%"),
                 [
                     (
-                        ("* " if one is best else "") + one.attack,
-                        f"{one.advantage:+.3f}",
-                        f"{one.low:+.2f} {one.high:+.2f}",
-                        f"{one.auc:.3f}",
-                        *(number(rate, 3) for rate in reversed(one.true_positive_rates)),
+                        ("* " if attack is best else "") + attack.attack,
+                        f"{attack.advantage:+.3f}",
+                        f"{attack.low:+.2f} {attack.high:+.2f}",
+                        f"{attack.auc:.3f}",
+                        *(number(rate, 3) for rate in reversed(attack.true_positive_rates)),
                     )
-                    for one in leakage.attacks
+                    for attack in leakage.attacks
                 ],
                 "1%, 0.1%: the TPR at such an FPR, a dash where there are too few non-members to see it. "
                 "*: counts, because it did best on the quarter of the candidates that chose its threshold.",
@@ -61,14 +61,16 @@ def leakage_report(leakage: Leakage, url: str) -> Report:
     )
 
 
-def _content(one: MeasuredAttack) -> dict[str, Any]:
+def _content(attack: MeasuredAttack) -> dict[str, Any]:
     return {
-        "attack": one.attack,
-        "advantage": one.advantage,
-        "interval": [one.low, one.high],
-        "auc": one.auc,
-        "tpr_at_low_fpr": {f"{rate:g}": value for rate, value in zip(LOW_RATES, one.true_positive_rates, strict=True)},
-        "errors": one.errors,
+        "attack": attack.attack,
+        "advantage": attack.advantage,
+        "interval": [attack.low, attack.high],
+        "auc": attack.auc,
+        "tpr_at_low_fpr": {
+            f"{rate:g}": value for rate, value in zip(LOW_RATES, attack.true_positive_rates, strict=True)
+        },
+        "errors": attack.errors,
     }
 
 

@@ -304,20 +304,20 @@ def _log_odds_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], f
     y = (logarithms[rows, selected] - logarithms[rows, rest]) / noise.scale
     square, numbers, leverages = 0.0, 0, dict[float, float]()
     for label in np.unique(selected):
-        own = y[selected == label]
-        if len(own) > 1:
-            square += float(((own - own.mean()) ** 2).sum())
-            numbers += len(own)
-            kept = 1 - 1 / len(own)
-            leverages[kept] = leverages.get(kept, 0.0) + len(own)
+        shown = y[selected == label]
+        if len(shown) > 1:
+            square += float(((shown - shown.mean()) ** 2).sum())
+            numbers += len(shown)
+            kept = 1 - 1 / len(shown)
+            leverages[kept] = leverages.get(kept, 0.0) + len(shown)
     p_values = {"noise too small": noise.p_value(square, 2 * numbers, leverages) if leverages else 1.0}
     half = n // 2
-    for name, (one, other) in {
+    for name, (first, second) in {
         "the same noise in two requests": (rows[:half], rows[half : 2 * half]),
         "the same noise in two rows of a request": (rows[0 : 2 * half : 2], rows[1 : 2 * half : 2]),
     }.items():
-        same = selected[one] == selected[other]
-        difference = (y[one] - y[other])[same]
+        same = selected[first] == selected[second]
+        difference = (y[first] - y[second])[same]
         count = 2 * len(difference)
         square_of_pairs = float((difference**2).sum()) / 2
         p_values[name] = noise.p_value(square_of_pairs, 2 * count, {0.5: float(count)}) if count else 1.0
@@ -332,12 +332,12 @@ def _selection_tests(selected: Integers) -> dict[str, float]:
     both did, so is every division among them. Fisher's exact test of each class, by a union bound.
     """
     first = len(selected) // 2
-    one, other = selected[:first], selected[first:]
+    early, late = selected[:first], selected[first:]
     labels = np.unique(selected)
     agreement, division = 1.0, 1.0
     for label in labels:
-        a, b = int((one == label).sum()), int((other == label).sum())
-        both = int(((one == label) & (other == label)).sum())
+        a, b = int((early == label).sum()), int((late == label).sum())
+        both = int(((early == label) & (late == label)).sum())
         agreement = min(agreement, float(scipy.stats.hypergeom.sf(both - 1, first, a, b)))
         law = scipy.stats.hypergeom(2 * first, a + b, first)
         division = min(division, 2 * float(min(law.cdf(a), law.sf(a - 1))))

@@ -56,7 +56,7 @@ def attack_report(outcome: "Outcome") -> Report:
         ),
         warnings=(
             *outcome.difference.warnings(),
-            *(f"ran out of budget, and used what was answered ({one})" for one in outcome.exhausted),
+            *(f"ran out of budget, and used what was answered ({scope})" for scope in outcome.exhausted),
             *outcome.cautions,
         ),
         notes=_attack_notes(outcome),
@@ -66,8 +66,8 @@ def attack_report(outcome: "Outcome") -> Report:
 def _powerless(judged: Verdict) -> tuple[str, ...]:
     if not judged.powerless or judged.convicted:
         return ()
-    named = " or ".join(judged.powerless)
-    return (f"of so many candidates even an attack that is always right would not convict by {named}",)
+    bounds = " or ".join(judged.powerless)
+    return (f"of so many candidates even an attack that is always right would not convict by {bounds}",)
 
 
 def _attack_content(outcome: "Outcome") -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
             "device": outcome.shadow_device,
         },
         "same_distribution": outcome.difference,
-        "attacks": [_result_content(one) for one in judged.found],
+        "attacks": [_result_content(result) for result in judged.found],
         "best": judged.best.attack,
         "epsilon_lower_bound": judged.epsilon,
         "corner": judged.best.corner,
@@ -143,14 +143,14 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
             ("attack", "TPR-FPR", f"{judged.confidence:.0%}", "AUC", "1%", "0.1%", "prec.", "eps >="),
             [
                 (
-                    ("* " if one is judged.best else "") + one.attack,
-                    f"{one.advantage:+.3f}",
-                    f"{one.low:+.2f} {one.high:+.2f}",
-                    f"{one.auc:.3f}",
-                    *(number(rate, 3) for rate in (*reversed(one.true_positive_rates), one.precision)),
-                    f"{one.epsilon:.3f}",
+                    ("* " if result is judged.best else "") + result.attack,
+                    f"{result.advantage:+.3f}",
+                    f"{result.low:+.2f} {result.high:+.2f}",
+                    f"{result.auc:.3f}",
+                    *(number(rate, 3) for rate in (*reversed(result.true_positive_rates), result.precision)),
+                    f"{result.epsilon:.3f}",
                 )
-                for one in judged.found
+                for result in judged.found
             ],
             "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
             f"non-members are too few to see it. eps >=: lower bound of epsilon for replacing one {protected}.",
@@ -259,13 +259,15 @@ def _charge_rows(outcome: "Outcome") -> str:
     )
 
 
-def _result_content(one: AttackResult) -> dict[str, Any]:
+def _result_content(result: AttackResult) -> dict[str, Any]:
     rates = ("advantage", "true_positive_rate", "false_positive_rate", "auc", "precision")
     same = ("attack", *rates, "threshold", "errors")
-    return {name: getattr(one, name) for name in same} | {
-        "interval": [one.low, one.high],
-        "tpr_at_low_fpr": {f"{rate:g}": value for rate, value in zip(LOW_RATES, one.true_positive_rates, strict=True)},
-        "epsilon_lower_bound": one.epsilon,
+    return {name: getattr(result, name) for name in same} | {
+        "interval": [result.low, result.high],
+        "tpr_at_low_fpr": {
+            f"{rate:g}": value for rate, value in zip(LOW_RATES, result.true_positive_rates, strict=True)
+        },
+        "epsilon_lower_bound": result.epsilon,
     }
 
 
@@ -287,18 +289,18 @@ def _claim_content(claim: ClaimedReleases) -> dict[str, Any]:
 
 def _roc(judged: Verdict) -> dict[str, Any]:
     """Return what is drawn of the best attacks, the one that counts first: at each FPR the TPR within it."""
-    order = sorted(judged.found, key=lambda one: (one is judged.best, one.selection_advantage), reverse=True)
+    order = sorted(judged.found, key=lambda result: (result is judged.best, result.selection_advantage), reverse=True)
     # Below one false alarm the sample says nothing.
     lowest = max(_LOWEST_DRAWN, 1 / len(judged.best.scores.others))
     rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(lowest, 1, _CURVE_POINTS))
     rates = rates[(rates == 0) | (rates >= lowest)]
 
-    def curve_of(one: AttackResult) -> Floats:
-        reached = np.searchsorted(one.false_positive_curve, rates, side="right") - 1
-        within_sample: Floats = one.true_positive_curve[np.maximum(reached, 0)]
+    def curve_of(result: AttackResult) -> Floats:
+        reached = np.searchsorted(result.false_positive_curve, rates, side="right") - 1
+        within_sample: Floats = result.true_positive_curve[np.maximum(reached, 0)]
         return within_sample
 
-    drawn = [{"attack": one.attack, "true_positive_rates": curve_of(one)} for one in order[:_DRAWN_ATTACKS]]
+    drawn = [{"attack": result.attack, "true_positive_rates": curve_of(result)} for result in order[:_DRAWN_ATTACKS]]
     return {"false_positive_rates": rates, "attacks": drawn, "bound": judged.decision.power(rates, STEPS)}
 
 
@@ -307,8 +309,8 @@ def _draw_roc(figure: "Figure", roc: dict[str, Any], *, proven: bool) -> None:
     rates, bound = roc["false_positive_rates"], roc["bound"]
     linear, logarithmic = figure.subplots(1, 2)
     for axes in (linear, logarithmic):
-        for place, one in enumerate(roc["attacks"]):
-            axes.plot(rates, one["true_positive_rates"], linewidth=1.0 if place else 2.0, label=one["attack"])
+        for place, result in enumerate(roc["attacks"]):
+            axes.plot(rates, result["true_positive_rates"], linewidth=1.0 if place else 2.0, label=result["attack"])
         axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
         axes.plot(rates, bound, color="black", linestyle="--", label=f"bound ({'proven' if proven else 'claimed'})")
         axes.fill_between(rates, bound, 1.05, color="black", alpha=0.06)
@@ -342,8 +344,8 @@ def mechanism_report(
         shown += f"; convicted by {' and '.join(finding.convictions)}"
 
     def claimed(method: str, parameter: str) -> float:
-        own = method != "epsilon_delta" and parameter == claim.family.parameter
-        return claim.parameter if own else claim.epsilon
+        through_family = method != "epsilon_delta" and parameter == claim.family.parameter
+        return claim.parameter if through_family else claim.epsilon
 
     return Report(
         title=title,
@@ -368,8 +370,8 @@ def mechanism_report(
                 f"lower bounds from {finding.trials} answers in each world, at {finding.confidence:.4g} confidence",
                 ("method", "bounds", "at least", "claim", "guarantee"),
                 [
-                    (_METHODS[method], one.parameter, one.value, claimed(method, one.parameter), one.guarantee)
-                    for method, one in finding.bounds.items()
+                    (_METHODS[method], bound.parameter, bound.value, claimed(method, bound.parameter), bound.guarantee)
+                    for method, bound in finding.bounds.items()
                 ],
                 "Where the claim is refuted, bounds through its family mean nothing." if finding.convicted else "",
             ),
@@ -487,7 +489,7 @@ def sampler_report(finding: SamplerFinding) -> Report:
                 "draws: chi-square tests",
                 ("law", "of", "tests", "cells", "smallest p", "convicts below"),
                 [
-                    (law, what, len(of), of[0].cells, min(one.p for one in of), number(finding.least_p, 2))
+                    (law, what, len(of), of[0].cells, min(test.p for test in of), number(finding.least_p, 2))
                     for (law, what), of in groups.items()
                 ],
             ),
@@ -501,10 +503,10 @@ def sampler_report(finding: SamplerFinding) -> Report:
                 ("mechanism", "releases", "median, us", "correlation", "with", "p", "t, extreme against zero"),
                 [
                     (
-                        *(name, test.releases, test.median_microseconds, number(one.correlation, 2)),
-                        *(one.property, number(one.p, 2), number(test.t, 3)),
+                        *(name, test.releases, test.median_microseconds, number(correlated.correlation, 2)),
+                        *(correlated.property, number(correlated.p, 2), number(test.t, 3)),
                     )
-                    for (name, test), one in zip(times.items(), strongest.values(), strict=True)
+                    for (name, test), correlated in zip(times.items(), strongest.values(), strict=True)
                 ],
                 "The strongest of four correlations with the logits is shown. Where |t| was above 3, the mechanism was "
                 "timed again, with twice as many releases, and the second look is shown.",

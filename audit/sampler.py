@@ -156,13 +156,15 @@ def audit_sampler(
     randomness, noise_key = SystemRandomness(), NoiseKey.fresh()
     # What is not proved does not promise to take the same time, either.
     timed = [mechanism for mechanism in all_mechanisms().values() if mechanism.status == "proven"]
-    each = 2 * classes  # words of a question, as many as a row's answer takes
+    words_of_question = 2 * classes  # as many as a row's answer takes
     scales = GAUSSIAN_SCALES if scale is None else (scale,)
-    laws: list[tuple[LawName, int]] = [("gaussian", one) for one in scales]
-    laws += [("wide gaussian", WIDE_SCALE), *(("laplace", one) for one in LAPLACE_SCALES)]
+    laws: list[tuple[LawName, int]] = [("gaussian", table_scale) for table_scale in scales]
+    laws += [("wide gaussian", WIDE_SCALE), *(("laplace", table_scale) for table_scale in LAPLACE_SCALES)]
     drawn: list[tuple[str, LawName, int, Randomness]]
     drawn = [(f"{law}, scale {of}", law, of, randomness) for law, of in laws]
-    drawn.append((f"gaussian, scale {scales[0]}, of questions", *laws[0], Questions(noise_key, _CONTEXT, each)))
+    drawn.append(
+        (f"gaussian, scale {scales[0]}, of questions", *laws[0], Questions(noise_key, _CONTEXT, words_of_question))
+    )
     batches, size = max(1, draws // _BATCH), min(draws, _BATCH)
     steps = len(scales) + len(LAPLACE_SCALES) + (len(drawn) + len(get_args(Law))) * batches + len(timed) + 3
     done = count()
@@ -171,8 +173,10 @@ def audit_sampler(
         progress(what, next(done) / steps)
         return what
 
-    distances = {now(f"gaussian, scale {one}"): gaussian_table_distance(one) for one in scales}
-    distances |= {now(f"laplace, scale {one}"): laplace_table_distance(one) for one in LAPLACE_SCALES}
+    distances = {now(f"gaussian, scale {table_scale}"): gaussian_table_distance(table_scale) for table_scale in scales}
+    distances |= {
+        now(f"laplace, scale {table_scale}"): laplace_table_distance(table_scale) for table_scale in LAPLACE_SCALES
+    }
     tests: list[tuple[str, ChiSquare]] = []
     for batch in range(batches):
         for name, law, of, source in drawn:
@@ -186,7 +190,7 @@ def audit_sampler(
     now("forks")
     repeated = repeated_words(randomness, _FORKS, _FORKED_WORDS)
     now("questions")
-    changed = changed_words(noise_key, _CONTEXT, _QUESTIONS, each, 0)
+    changed = changed_words(noise_key, _CONTEXT, _QUESTIONS, words_of_question, 0)
     times = {
         now(mechanism.name): timings_that_count(
             priced(mechanism.name, mechanism.prices.audited[-1], classes), classes, releases, randomness
@@ -230,8 +234,8 @@ def laplace_table_distance(scale: int) -> float:
         for table in rounded_laplace(scale).digits:
             masses = _masses(table)
             ratio = mpmath.exp(-step)
-            whole = (1 - ratio ** len(masses)) / (1 - ratio)
-            ideal = 1 / whole
+            total_mass = (1 - ratio ** len(masses)) / (1 - ratio)
+            ideal = 1 / total_mass
             distance = mpmath.mpf(0)
             for mass in masses:
                 distance += abs(mpmath.mpf(mass) / 2**_BITS - ideal)
@@ -296,10 +300,10 @@ def selections(by: Law, epsilon: float, classes: int, draws: int, randomness: Ra
         raise ValueError(f"a test of {classes} classes needs at least {1000 * classes} draws, not {draws}")
     logits = np.random.default_rng(seed).uniform(0, 6 / epsilon, classes)
     counts = np.zeros(classes, dtype=np.int64)
-    each = words_of(by, classes)
+    words_of_row = words_of(by, classes)
     for start in range(0, draws, _SELECTED_AT_ONCE):
         count = min(_SELECTED_AT_ONCE, draws - start)
-        words = randomness.words(count * each).reshape(count, each)
+        words = randomness.words(count * words_of_row).reshape(count, words_of_row)
         selected = select_by(by, np.tile(logits, (count, 1)), np.ones(count), epsilon, words)
         counts += np.bincount(selected, minlength=classes)
     return _chi_square("selection", counts, probabilities(by, logits[None], np.ones(1), epsilon)[0])
@@ -362,33 +366,33 @@ def _run_in_forks(work: Callable[[], Any], processes: int) -> list[Any]:
 
 
 class Questions:
-    """Words for one question after another under one key, each `each` words: the noise of answers, as a stream."""
+    """Words for one question after another under one key, each `size` words: the noise of answers, as a stream."""
 
-    def __init__(self, noise_key: NoiseKey, context: bytes, each: int) -> None:
+    def __init__(self, noise_key: NoiseKey, context: bytes, size: int) -> None:
         """context: as `dpserve.mechanisms.mechanism.noise_context` returns it."""
-        self._key, self._context, self._each, self._asked = noise_key, context, each, 0
+        self._key, self._context, self._size, self._asked = noise_key, context, size, 0
 
     def words(self, count: int) -> Words:
-        """Return the words of the next count / each questions, rounded up. Shape (count,)."""
-        questions = -(-count // self._each)
+        """Return the words of the next count / size questions, rounded up. Shape (count,)."""
+        questions = -(-count // self._size)
         start, self._asked = self._asked, self._asked + questions
         asked = [number.to_bytes(8, "little") for number in range(start, self._asked)]
-        return KeyedRandomness(self._key, self._context, asked).words(questions * self._each)[:count]
+        return KeyedRandomness(self._key, self._context, asked).words(questions * self._size)[:count]
 
 
-def changed_words(noise_key: NoiseKey, context: bytes, questions: int, each: int, seed: int) -> int:
+def changed_words(noise_key: NoiseKey, context: bytes, questions: int, size: int, seed: int) -> int:
     """Return how many of so many questions have other words, or another digest, in a forked process and other batches.
 
     seed: of the order in which the other process asks. Raises ValueError where the platform cannot fork.
     """
     asked = [number.to_bytes(8, "little") for number in range(questions)]
     together = KeyedRandomness(noise_key, context, asked)
-    words, digests = together.words(questions * each).reshape(questions, each), together.digests
+    words, digests = together.words(questions * size).reshape(questions, size), together.digests
     order = np.random.default_rng(seed).permutation(questions).tolist()
 
     def alone() -> list[tuple[bytes, bytes]]:
         sources = (KeyedRandomness(noise_key, context, [asked[place]]) for place in order)
-        return [(one.digests[0], one.words(each).tobytes()) for one in sources]
+        return [(source.digests[0], source.words(size).tobytes()) for source in sources]
 
     (changes,) = _run_in_forks(alone, 1)
     return sum((digests[place], words[place].tobytes()) != other for place, other in zip(order, changes, strict=True))

@@ -107,13 +107,6 @@ def attack_head(run: int, mechanism: Any, confidence: float) -> Outcome:
     return Attack([endpoint], Candidates(members, others), choices).run()
 
 
-def pool_errors(outcomes: Sequence[Outcome]) -> Errors:
-    """Return the best attacks' errors, added up."""
-    errors = [outcome.verdict.best.errors for outcome in outcomes]
-    names = ("false_positives", "negatives", "false_negatives", "positives")
-    return Errors(*(sum(getattr(one, name) for one in errors) for name in names))
-
-
 def least_advantage(errors: Errors, confidence: float = SURE_OF_POOLED) -> float:
     """Return a lower bound of the mean TPR - FPR of equally many members and others, from both errors in one count.
 

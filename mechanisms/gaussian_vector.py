@@ -126,9 +126,9 @@ class GaussianVector:
         step = self.step
         flat, noisy = values.ravel(), np.empty(values.size)
         for start in range(0, values.size, _PART):
-            part = flat[start : start + _PART]
-            words = randomness.words(part.size * law.words_per_draw).reshape(part.size, law.words_per_draw)
-            integers = grid.on_grid(part, np.full(part.size, step)) + law.draw(words)
+            piece = flat[start : start + _PART]
+            words = randomness.words(piece.size * law.words_per_draw).reshape(piece.size, law.words_per_draw)
+            integers = grid.on_grid(piece, np.full(piece.size, step)) + law.draw(words)
             noisy[start : start + _PART] = integers * step
         return noisy.reshape(values.shape)
 
@@ -143,15 +143,15 @@ def whole_picorho(price: str | Price) -> int:
         price = Price.parse(price)
     match price.kind:
         case "rho":
-            whole = picorho.budget(price.exact)
+            amount = picorho.budget(price.exact)
         case "noise-multiplier":
-            whole = picorho.budget(1 / price.exact**2 / 2)
+            amount = picorho.budget(1 / price.exact**2 / 2)
         case _:
             if price.delta is None:
                 raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
             return picorho_for(float(price.amount), price.delta)
-    sampling_error.check_release_rho(Fraction(whole, picorho.PICORHO_PER_RHO))
-    return whole
+    sampling_error.check_release_rho(Fraction(amount, picorho.PICORHO_PER_RHO))
+    return amount
 
 
 def picorho_for(epsilon: float, delta: float) -> int:
@@ -159,14 +159,14 @@ def picorho_for(epsilon: float, delta: float) -> int:
 
     Raises ValueError for numbers out of range, and for a release that would cost less or more than one can.
     """
-    whole = Budget.from_epsilon_delta(epsilon, delta, "gaussian").limit
-    sampling_error.check_release_rho(Fraction(whole, picorho.PICORHO_PER_RHO))
-    return whole
+    amount = Budget.from_epsilon_delta(epsilon, delta, "gaussian").limit
+    sampling_error.check_release_rho(Fraction(amount, picorho.PICORHO_PER_RHO))
+    return amount
 
 
-def mu_for(whole: int) -> float:
+def mu_for(amount: int) -> float:
     """Return the largest mu that costs at most so many picorho."""
-    return grid.round_down(grid.square_root_down(Fraction(2 * whole, picorho.PICORHO_PER_RHO)))
+    return grid.round_down(grid.square_root_down(Fraction(2 * amount, picorho.PICORHO_PER_RHO)))
 
 
 @functools.lru_cache

@@ -101,8 +101,8 @@ class Label(Mechanism):
         of range (`grid.validated`).
         """
         logits, sensitivity = grid.validate(logits, sensitivity)
-        each = selection.words_of(self.law, logits.shape[1])
-        words = randomness.words(len(logits) * each).reshape(len(logits), each)
+        count = selection.words_of(self.law, logits.shape[1])
+        words = randomness.words(len(logits) * count).reshape(len(logits), count)
         classes = selection.select_by(self.law, logits, sensitivity, self.epsilon, words)
         answers: Floats = (np.arange(logits.shape[1]) == classes[:, None]).astype(np.float64)
         return answers

@@ -123,9 +123,9 @@ class InversionTable:
         Raises ValueError for thresholds that lines of such segments do not fit; those of this module's laws all do.
         """
         high, low, _ = self._distinct
-        parts = [slice(start, start + _AT_ONCE) for start in range(0, len(high), _AT_ONCE)]
+        pieces = [slice(start, start + _AT_ONCE) for start in range(0, len(high), _AT_ONCE)]
         places = np.concatenate(
-            [complements(np.stack([high[part], low[part] << np.uint64(1)], axis=-1)) for part in parts]
+            [complements(np.stack([high[piece], low[piece] << np.uint64(1)], axis=-1)) for piece in pieces]
         )
         counts = np.arange(1.0, len(high) + 1)
         first, last = (int(np.float64(2.0**octave).view(np.int64)) for octave in (_FIRST_OCTAVE, _LAST_OCTAVE))
@@ -135,7 +135,7 @@ class InversionTable:
         slopes = np.diff(heights) / np.diff(seams)
         lines = _Lines(heights[:-1] - slopes * seams[:-1] - 0.5, slopes)
         ends = lines.values_at(np.stack([seams[:-1], np.nextafter(seams[1:], 0.0)], axis=-1).ravel())[::-1]
-        off = max(np.max(np.abs(lines.values_at(places[part]) - (counts[part] - 0.5))) for part in parts)
+        off = max(np.max(np.abs(lines.values_at(places[piece]) - (counts[piece] - 0.5))) for piece in pieces)
         # Slopes are negative, so -slope x is what a relative error in x can move a line by.
         falls = np.max(np.maximum.accumulate(ends) - ends) + np.max(-slopes * seams[1:]) * 2.0**-48 + 2.0**-30
         if not off + falls < 0.5:
@@ -245,10 +245,10 @@ def rounded_gaussian(scale: int) -> RoundedGaussian:
             f"not {scale}"
         )
     cell = scale // _CENTRES_PER_DEVIATION
-    expansions, one = _normal_integral(), 1 << _DIGITS_BITS
+    expansions, unit = _normal_integral(), 1 << _DIGITS_BITS
     total = sum(f * (cell + 1) ** n // cell**n for n, f in enumerate(expansions[-1]))
-    coefficients = [[_divided(f * one, total) for f in row] for row in expansions]
-    powers = [[_divided(t**n * one, cell**n) for t in range(1 - cell, cell, 2)] for n in range(TERMS)]
+    coefficients = [[_divided(f * unit, total) for f in row] for row in expansions]
+    powers = [[_divided(t**n * unit, cell**n) for t in range(1 - cell, cell, 2)] for n in range(TERMS)]
     return RoundedGaussian(scale, _inversion_table(*_thresholds(_digits(coefficients), _digits(powers))))
 
 
@@ -313,15 +313,15 @@ def _normal_integral() -> tuple[tuple[int, ...], ...]:
     up 2 CENTRES of them: within 2^30 u + 2^11 2^-181 < 2^-161.9. Divided by 1.25 < F(12) it is below 2^-162.
     """
     density, ratio = _exp_minus(Fraction(1, 2**15)), _exp_minus(Fraction(1, 2**12))
-    ratio_of_ratios, whole, terms = ratio, 0, []
+    ratio_of_ratios, integral, terms = ratio, 0, []
     for place in range(1, 2 * CENTRES, 2):
         series, before, now = [0], 0, density
         for m in range(1, TERMS):
             series.append(now // (m << 7))
             before, now = now, -((place * now + before) // (m << 14))
-        whole -= sum(f * (-1) ** n for n, f in enumerate(series))
-        series[0] = whole
-        whole = sum(series)
+        integral -= sum(f * (-1) ** n for n, f in enumerate(series))
+        series[0] = integral
+        integral = sum(series)
         terms.append(tuple(series))
         density = density * ratio >> _PRECISION
         ratio = ratio * ratio_of_ratios >> _PRECISION
@@ -340,10 +340,10 @@ def _digits(numbers: Sequence[Sequence[int]]) -> Floats:
     They have their number's sign. The first digit of 2^160 is 2^16.
     """
     count = _DIGITS_BITS // 16
-    octets = b"".join(abs(each).to_bytes(2 * count + 2, "little") for row in numbers for each in row)
+    octets = b"".join(abs(number).to_bytes(2 * count + 2, "little") for row in numbers for number in row)
     words = np.frombuffer(octets, dtype="<u2").astype(np.float64).reshape(len(numbers), -1, count + 1)
     words[..., count - 1] += words[..., count] * 2.0**16
-    signs = np.array([[-1.0 if each < 0 else 1.0 for each in row] for row in numbers])
+    signs = np.array([[-1.0 if number < 0 else 1.0 for number in row] for row in numbers])
     return np.moveaxis(words[..., :count] * signs[..., None], -1, 0)
 
 
@@ -355,8 +355,8 @@ def _thresholds(coefficients: Floats, powers: Floats) -> tuple[Words, Words]:
     high, low = (np.zeros((coefficients.shape[1], powers.shape[2]), dtype=np.uint64) for _ in range(2))
     step = _AT_ONCE // powers.shape[2]
     for start in range(0, len(high), step):
-        part = slice(start, start + step)
-        _add_digits(coefficients[:, part], powers, high[part], low[part])
+        rows = slice(start, start + step)
+        _add_digits(coefficients[:, rows], powers, high[rows], low[rows])
     return high.ravel(), low.ravel()
 
 

@@ -61,7 +61,7 @@ class PrefixSums:
     @property
     def vector(self) -> GaussianVector:
         """The mechanism, of a sensitivity as the class proves it; 2^-40 covers the square root."""
-        squares = sum(each * each for each in coefficients(self.cells))
+        squares = sum(coefficient * coefficient for coefficient in coefficients(self.cells))
         sensitivity = grid.square_root(squares) / WHOLE
         return GaussianVector(self.mu, self.groups * self.cells, float(sensitivity) * (1 + 2.0**-40))
 

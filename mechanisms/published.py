@@ -170,18 +170,18 @@ class Published(Mechanism):
 
 def laplace_part(epsilon: float, classes: int) -> float:
     """epsilon / (2C+1), rounded down: epsilon for the sampling and 2 epsilon for each of C coordinates (Theorem 6)."""
-    part = epsilon / (2 * classes + 1)
-    while Fraction(part) * (2 * classes + 1) > Fraction(epsilon):
-        part = math.nextafter(part, 0)
-    return part
+    share = epsilon / (2 * classes + 1)
+    while Fraction(share) * (2 * classes + 1) > Fraction(epsilon):
+        share = math.nextafter(share, 0)
+    return share
 
 
 def gaussian_part(epsilon: float, classes: int) -> float:
     """epsilon / sqrt(4C+1), rounded down: the root of epsilon^2 + C (2 epsilon)^2 composes (Theorem 3, Section 5.3)."""
-    part = epsilon / math.sqrt(4 * classes + 1)
-    while Fraction(part) ** 2 * (4 * classes + 1) > Fraction(epsilon) ** 2:
-        part = math.nextafter(part, 0)
-    return part
+    share = epsilon / math.sqrt(4 * classes + 1)
+    while Fraction(share) ** 2 * (4 * classes + 1) > Fraction(epsilon) ** 2:
+        share = math.nextafter(share, 0)
+    return share
 
 
 def probability_sensitivity(neuron_sensitivity: Floats) -> Floats:

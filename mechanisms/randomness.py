@@ -100,11 +100,11 @@ class KeyedRandomness:
         derived = []
         for question in questions:
             # The key and the context are hashed once for all questions of a batch.
-            each = keyed.copy()
-            each.update(question)
-            derived.append(each.digest())
+            hashed = keyed.copy()
+            hashed.update(question)
+            derived.append(hashed.digest())
         self._derived = derived
-        self.digests = tuple([each[-_DIGEST_BYTES:] for each in derived])
+        self.digests = tuple([output[-_DIGEST_BYTES:] for output in derived])
 
     def for_rows(self, rows: Sequence[int]) -> "KeyedRandomness":
         """Return the noise of some of the questions, in this order, from the beginning of their streams."""
@@ -120,7 +120,9 @@ class KeyedRandomness:
 
         # A nonce of zeros is safe: each question has a key of its own, and no key ever has a second stream.
         start = bytes(16)
-        return [Cipher(algorithms.ChaCha20(each[:_KEY_BYTES], start), mode=None).encryptor() for each in self._derived]
+        return [
+            Cipher(algorithms.ChaCha20(output[:_KEY_BYTES], start), mode=None).encryptor() for output in self._derived
+        ]
 
     def words(self, count: int) -> Words:
         """Return count / n words for each question in turn, shape (count,): the next of its stream at every call.
@@ -130,10 +132,10 @@ class KeyedRandomness:
         questions = len(self._derived)
         if count < 0 or (count % questions if questions else count):
             raise ValueError(f"{count} words cannot be shared evenly among {questions} questions")
-        octets, each = memoryview(bytearray(8 * count)), 8 * count // max(questions, 1)
+        octets, size = memoryview(bytearray(8 * count)), 8 * count // max(questions, 1)
         for number, stream in enumerate(self._streams):
-            part = octets[number * each : (number + 1) * each]
-            stream.update_into(part, part)
+            stretch = octets[number * size : (number + 1) * size]
+            stream.update_into(stretch, stretch)
         return np.frombuffer(octets, dtype="<u8").astype(np.uint64, copy=False)
 
 

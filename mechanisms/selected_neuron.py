@@ -162,12 +162,12 @@ def log_odds_on_grid(logits: Floats, selected: Integers, steps: Floats) -> Integ
     rows = np.arange(len(logits))
     bound = (_LARGEST_LOGIT_IN_STEPS * steps)[:, None]
     clipped = np.clip(logits, -bound, bound)
-    own = clipped[rows, selected]
+    chosen = clipped[rows, selected]
     clipped[rows, selected] = -np.inf
     largest = clipped.max(axis=1)
     weights = elementary.exp(np.maximum(clipped - largest[:, None], _LEAST_EXPONENT))
     others = largest + elementary.log(elementary.row_sums(weights))
-    return grid.on_grid(own - others, steps)
+    return grid.on_grid(chosen - others, steps)
 
 
 def _exact_log_odds(logits: Floats) -> Floats:
@@ -180,9 +180,9 @@ def _spread(log_odds: Floats, selected: Integers, classes: int) -> Floats:
     """Give the selected class of each row the probability that its log-odds say, and the others the rest evenly."""
     small = elementary.exp(-np.abs(log_odds))
     smaller, larger = small / (1 + small), 1 / (1 + small)
-    own, rest = np.where(log_odds >= 0, larger, smaller), np.where(log_odds >= 0, smaller, larger)
+    chosen, rest = np.where(log_odds >= 0, larger, smaller), np.where(log_odds >= 0, smaller, larger)
     answers: Floats = np.repeat((rest / (classes - 1))[:, None], classes, axis=1)
-    answers[np.arange(len(selected)), selected] = own
+    answers[np.arange(len(selected)), selected] = chosen
     return answers
 
 

@@ -217,17 +217,17 @@ def _convictions(
 def contradicts(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, confidence: float) -> bool:
     """Whether the scores refute the claim, wrongly with probability at most 1 - confidence; see `judge`."""
     gaussian = claim.family is GAUSSIAN
-    each = estimators.confidence_of_each(confidence, 3 if gaussian else 2)
-    if gaussian and estimators.pooled_gdp(scores_in, scores_out, each, threshold=0.0).value > claim.parameter:
+    level = estimators.confidence_of_each(confidence, 3 if gaussian else 2)
+    if gaussian and estimators.pooled_gdp(scores_in, scores_out, level, threshold=0.0).value > claim.parameter:
         return True
     scores_in, scores_out = _oriented(scores_in, scores_out)
-    if estimators.epsilon_delta(scores_in, scores_out, each, delta=claim.delta).value > claim.epsilon:
+    if estimators.epsilon_delta(scores_in, scores_out, level, delta=claim.delta).value > claim.epsilon:
         return True
     _, errors = estimators.choose_threshold(
-        scores_in, scores_out, None, lambda errors: estimators.gdp_of_errors(errors, each)
+        scores_in, scores_out, None, lambda errors: estimators.gdp_of_errors(errors, level)
     )
     return claim.parameter <= claim.family.largest and estimators.refuted_by_limits(
-        claim.family, claim.parameter, *errors.upper_limits(each)
+        claim.family, claim.parameter, *errors.upper_limits(level)
     )
 
 

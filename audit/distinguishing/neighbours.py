@@ -78,14 +78,14 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
         return _mislabel(records, train, rng)
     if kind == "poisoned":
         return _poison(records, train, rng)
-    whole = train(records)
+    head = train(records)
     if kind == "natural":
         index = int(rng.integers(len(records)))
     else:
-        own = softmax(whole.logits(whole.features(records.X)))[np.arange(len(records)), records.y]
-        index = int(np.argmin(own))
+        chances = softmax(head.logits(head.features(records.X)))[np.arange(len(records)), records.y]
+        index = int(np.argmin(chances))
     rest = train(remove_record(records, index))
-    return Neighbours(kind, whole, rest, records.X[index], int(records.y[index]))
+    return Neighbours(kind, head, rest, records.X[index], int(records.y[index]))
 
 
 def _mislabel(records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
@@ -119,14 +119,14 @@ def _poison(records: Records, train: Train[AnyHead], rng: np.random.Generator) -
     lower, upper, features = np.asarray(declaration.lower), np.asarray(declaration.upper), declaration.features
     order = rng.permutation(features)
     for lit, shared in sorted({(math.ceil(lit * features), share) for lit in _LIT for share in _SHARED}):
-        own, rest = order[:lit], order[lit:]
-        of_own = min(round(shared * lit), lit)
+        bright, rest = order[:lit], order[lit:]
+        count = min(round(shared * lit), lit)
         picked = np.zeros((len(records), features), bool)
         for row in picked:
-            row[rng.choice(own, of_own, replace=False)] = True
-            row[rng.choice(rest, min(lit - of_own, len(rest)), replace=False)] = True
+            row[rng.choice(bright, count, replace=False)] = True
+            row[rng.choice(rest, min(lit - count, len(rest)), replace=False)] = True
         others = _declared(records, np.where(picked, upper, lower))
-        x = np.where(np.isin(np.arange(features), own), upper, lower)
+        x = np.where(np.isin(np.arange(features), bright), upper, lower)
         pair = Neighbours("poisoned", train(with_record(others, x, 0)), train(others), x, 0)
         pairs.append((float(pair.movement(x[None])[0]), pair))
     return max(pairs, key=lambda scored: scored[0])[1]

@@ -59,11 +59,11 @@ def nearby_rows(
         moved = row + moves
         moved = np.where(moved > upper, 2 * upper - moved, moved)
         rows: Floats = np.clip(np.where(moved < lower, 2 * lower - moved, moved), lower, upper)
-        for one, phi in zip(rows, features(rows) + 0.0, strict=True):
+        for nearby_row, phi in zip(rows, features(rows) + 0.0, strict=True):
             question = hashlib.sha256(phi.tobytes()).digest()
             if question not in questions and len(nearby) < count:
                 questions.add(question)
-                nearby.append(one)
+                nearby.append(nearby_row)
         if len(nearby) == count:
             return np.stack(nearby)
     raise ValueError(f"there are not {count} different questions so close to one another")
@@ -103,10 +103,10 @@ def observe_services(
         def ask(asked: Floats = asked) -> tuple[Floats, Floats, NoiseFinding]:
             worlds: Worlds = pair.worlds(asked)
             answers = [service.predict_proba(asked) for service in (service_in, service_out)]
-            inside, outside = (mechanism.log_ratio(one, worlds) for one in answers)
+            inside, outside = (mechanism.log_ratio(replies, worlds) for replies in answers)
             tested = [
-                judge_known_logits(mechanism, one, logits, worlds.sensitivity)
-                for one, logits in zip(answers, (worlds.logits_in, worlds.logits_out), strict=True)
+                judge_known_logits(mechanism, replies, logits, worlds.sensitivity)
+                for replies, logits in zip(answers, (worlds.logits_in, worlds.logits_out), strict=True)
             ]
             return inside, outside, together(tested)
 

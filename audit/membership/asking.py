@@ -162,10 +162,10 @@ class AnswerJournal:
 
     def _read_file(self, path: Path) -> None:
         content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
-        first, *rest = whole.splitlines() or [b""]
+        complete = content[: content.rfind(b"\n") + 1]
+        if len(complete) < len(content):
+            os.truncate(path, len(complete))
+        first, *rest = complete.splitlines() or [b""]
         self._check(path, first)
         for number, text in enumerate(rest, start=2):
             try:
@@ -227,24 +227,27 @@ def ask(
     same rows. on_rows: told how many more rows were answered.
     """
     model = endpoints[0].model()
-    each = np.broadcast_to(rows, (len(endpoints), *rows.shape[-2:]))
-    answers = np.full((*each.shape[:2], len(model["classes"])), np.nan)
+    rows_of_keys = np.broadcast_to(rows, (len(endpoints), *rows.shape[-2:]))
+    answers = np.full((*rows_of_keys.shape[:2], len(model["classes"])), np.nan)
     for key, endpoint in enumerate(endpoints):
-        for place, row in enumerate(each[key] if endpoint.account_lasts else ()):
+        for place, row in enumerate(rows_of_keys[key] if endpoint.account_lasts else ()):
             answer = journal.get(key, row)
             if answer is not None:
                 answers[key, place] = answer
-    waiting = {key: np.flatnonzero(np.isnan(own[:, 0])) for key, own in enumerate(answers)}
+    waiting = {key: np.flatnonzero(np.isnan(answers_of_key[:, 0])) for key, answers_of_key in enumerate(answers)}
     on_rows(answers.shape[0] * answers.shape[1] - sum(map(len, waiting.values())))
     # As many rows in a request as it may have, except for keys that take turns.
     turns = 1 if len(endpoints) == 1 else _TURNS
-    sizes = [min(int(one.model()["largest_batch"]), max(1, -(-each.shape[1] // turns))) for one in endpoints]
+    sizes = [
+        min(int(endpoint.model()["largest_batch"]), max(1, -(-rows_of_keys.shape[1] // turns)))
+        for endpoint in endpoints
+    ]
     exhausted: dict[int, str] = {}
     while waiting := {key: rest for key, rest in waiting.items() if len(rest) and key not in exhausted}:
         for key, rest in waiting.items():
             batch = rest[: sizes[key]]
             try:
-                replies = endpoints[key].answers(each[key, batch])
+                replies = endpoints[key].answers(rows_of_keys[key, batch])
             except Exhausted as refusal:
                 left = endpoints[key].budget()["queries_left"]
                 # The account may say more than another key leaves: halve until one row is refused.
@@ -252,7 +255,7 @@ def ask(
                 if sizes[key] < 1:
                     exhausted[key] = refusal.scope
                 continue
-            journal.add(key, each[key, batch], replies)
+            journal.add(key, rows_of_keys[key, batch], replies)
             answers[key, batch] = replies
             on_rows(len(batch))
             waiting[key] = rest[len(batch) :]

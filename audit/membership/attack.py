@@ -34,13 +34,14 @@ from dpserve.audit.membership.claims import (
     failure_of,
     what_is_protected,
 )
-from dpserve.audit.membership.near_copies import near_copies_to_ask
+from dpserve.audit.membership.near_copies import NearCopies, near_copies_to_ask
 from dpserve.audit.membership.own_law import own_law_ratio
 from dpserve.audit.membership.plan import NOISE_SHARE, QueryPlan, largest_epsilon, make_plan, rows_of_keys
-from dpserve.audit.membership.scoring import average_answers, scores_of
+from dpserve.audit.membership.scoring import Scores, average_answers, scores_of
 from dpserve.audit.membership.shadow_models import (
     Draws,
     Pool,
+    ShadowModels,
     ShadowSetup,
     TrainShadows,
     check_trainable,
@@ -132,6 +133,62 @@ class Outcome:
         return self.difference.uninformative and not self.convicted
 
 
+@dataclass(frozen=True, eq=False)
+class _Shadows:
+    """The plan for shadow models. departures: in what they differ from the target, in sentences."""
+
+    setup: ShadowSetup
+    draws: Draws
+    departures: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Asking:
+    """The questions of an attack, and the answers."""
+
+    model: Mapping[str, Any]
+    near: NearCopies
+    """Near-copies of one row, not asked about yet."""
+    journal: AnswerJournal
+    plan: QueryPlan
+    rows: Floats
+    """(keys, n, d), as asked."""
+    answered: Answered
+    records: Labelled
+    """Rows that were answered about, m in all, of members and others in turn."""
+    member: Mask
+    """(m,): whether a row is a member's."""
+    answers: Floats
+    """(keys * copies, m, C), NaN where one is missing."""
+    pool: Labelled
+    """The same rows, and behind them all others of the distribution."""
+    before: Sequence[Mapping[str, Any]]
+    """Every key's `GET /budget` before the attack."""
+    rows_before: Sequence[int]
+    """The number of rows that each key had asked about before."""
+    replays: Replays
+    overdraws: Sequence[bool | None]
+
+    @property
+    def decided(self) -> tuple[int, int]:
+        """The numbers of members and of others that were answered about."""
+        return self.records[self.member].count, self.records[~self.member].count
+
+    @property
+    def most_answers(self) -> int:
+        """The most answers about one row."""
+        return int(self._answers_of_rows.max())
+
+    @property
+    def answers_of_each(self) -> NDArray[np.int64]:
+        """The answers about each candidate. No row of a unit is another's or comes twice: they are as many releases."""
+        return np.bincount(self.records.of, self._answers_of_rows).astype(np.int64)
+
+    @property
+    def _answers_of_rows(self) -> NDArray[np.int64]:
+        return np.asarray((~np.isnan(self.answers[:, :, 0])).sum(axis=0))
+
+
 @dataclass(eq=False)
 class Attack:
     """An attack on the endpoint behind one or more keys. train: how shadow models are trained."""
@@ -150,22 +207,79 @@ class Attack:
         Raises EndpointError where the endpoint fails, and ValueError for records that do not fit the model or are too
         few for the confidence.
         """
-        choices, endpoints = self.choices, self.endpoints
-        model = _one_model(endpoints)
+        model = _one_model(self.endpoints)
         _check_classes(model)
         self.candidates.check(model)
-        candidates = self.candidates = self.candidates.as_asked(model)
-        setup, draws, departures = _shadows_of(model, candidates, choices)
+        candidates = self.candidates.as_asked(model)
+        shadows = _shadows_of(model, candidates, self.choices)
         self.progress("comparing members with non-members", 0.0)
-        distinguishable = difference(candidates.members, candidates.others, choices.seed)
+        distinguishable = difference(candidates.members, candidates.others, self.choices.seed)
+        asking = self._ask(model, candidates)
+        trained = self._shadow(asking, shadows)
+        scores = self._score(asking, shadows, trained)
+        return self._judge(asking, shadows, trained, scores, distinguishable)
+
+    def _purpose(self, candidates: Candidates) -> Mapping[str, Any]:
+        """The inputs, besides the model and the keys, that determine this attack's rows and answers."""
+        return {
+            "records": candidates.digest(),
+            "seed": self.choices.seed,
+            "copies": self.choices.copies,
+            "candidates": self.choices.most,
+        } | ({} if self.choices.rows_of_each is None else {"rows": self.choices.rows_of_each})
+
+    def _ask(self, model: Mapping[str, Any], candidates: Candidates) -> _Asking:
+        """Plan by what is left of the budgets, and ask about the candidates until these, or the budgets, end."""
+        choices, endpoints = self.choices, self.endpoints
         names = [endpoint.name() for endpoint in endpoints]
-        journal = AnswerJournal(self.journal, model, names, self._purpose())
+        journal = AnswerJournal(self.journal, model, names, self._purpose(candidates))
         near = near_copies_to_ask(endpoints[0], model, journal, choices.seed)
-        reserved = near.unanswered(journal) if endpoints[0].account_lasts else near.count
-        rows_asked = [journal.count(key) if one.account_lasts else 0 for key, one in enumerate(endpoints)]
-        if rows_asked[0]:
-            rows_asked[0] -= near.count - reserved
         before = [endpoint.budget() for endpoint in endpoints]
+        plan, rows_before = self._plan(candidates, journal, near, before)
+        journal.settle(plan.of_each)
+        self.on_plan(plan)
+        records, member = _in_turn(candidates, plan)
+        rows = rows_of_keys(records.X, plan.copies, model, choices.seed, names)
+        rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
+        answered = ask(endpoints, rows, journal, on_rows=self._on_rows(rows[..., 0].size))
+        keys, rows_of_each, classes = answered.answers.shape
+        by_copy = answered.answers.reshape(keys, rows_of_each // choices.copies, choices.copies, classes)
+        by_row = by_copy.transpose(0, 2, 1, 3).reshape(keys * choices.copies, -1, classes)
+        usable = ~np.isnan(by_row[:, :, 0]).all(axis=0)
+        decided = records[usable & member].count, records[usable & ~member].count
+        _check_enough(decided, choices.confidence, answered.exhausted)
+        # Candidates without an answer are data of the same distribution like any other.
+        pool = records[usable]
+        for more in (records[~usable], *_left_out(candidates, plan), candidates.population):
+            pool = pool if more is None or len(more) == 0 else pool + more
+        # Repeat the first row that was answered, with the key that it was answered to.
+        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :, 0]))[0])
+        return _Asking(
+            model=model,
+            near=near,
+            journal=journal,
+            plan=plan,
+            rows=rows,
+            answered=answered,
+            records=records[usable],
+            member=member[usable],
+            answers=by_row[:, usable],
+            pool=pool,
+            before=before,
+            rows_before=rows_before,
+            replays=ask_again(endpoints[key], rows[key, row], answered.answers[key, row]),
+            overdraws=[overdraw(endpoint) for endpoint in endpoints],
+        )
+
+    def _plan(
+        self, candidates: Candidates, journal: AnswerJournal, near: NearCopies, before: Sequence[Mapping[str, Any]]
+    ) -> tuple[QueryPlan, Sequence[int]]:
+        """Return whom to ask about, and how many rows each key had asked about before."""
+        choices, endpoints = self.choices, self.endpoints
+        reserved = near.unanswered(journal) if endpoints[0].account_lasts else near.count
+        rows_before = [journal.count(key) if endpoint.account_lasts else 0 for key, endpoint in enumerate(endpoints)]
+        if rows_before[0]:
+            rows_before[0] -= near.count - reserved
         plan = make_plan(
             candidates.members,
             candidates.others,
@@ -175,116 +289,93 @@ class Attack:
             seed=choices.seed,
             most=choices.most,
             rows_of_each=choices.rows_of_each,
-            answered=rows_asked,
+            answered=rows_before,
             settled=journal.planned,
             reserved=reserved,
         )
-        journal.settle(plan.of_each)
-        self.on_plan(plan)
-        records, member = _in_turn(candidates, plan)
-        rows = rows_of_keys(records.X, plan.copies, model, choices.seed, names)
-        rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
-        answered = self._ask(rows, journal)
-        # All answers about each row: (keys * copies, n, C), NaN where one is missing.
-        keys, rows_of_each, classes = answered.answers.shape
-        by_copy = answered.answers.reshape(keys, rows_of_each // choices.copies, choices.copies, classes)
-        by_row = by_copy.transpose(0, 2, 1, 3).reshape(keys * choices.copies, -1, classes)
-        seen = (~np.isnan(by_row[:, :, 0])).sum(axis=0)
-        usable = seen > 0
-        answered_about = records[usable]
-        decided = answered_about[member[usable]].count, answered_about[~member[usable]].count
-        _check_enough(decided, choices.confidence, answered.exhausted)
-        # Repeat the first row that was answered, with the key that it was answered to.
-        key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :, 0]))[0])
-        replays = ask_again(endpoints[key], rows[key, row], answered.answers[key, row])
-        overdraws = [overdraw(endpoint) for endpoint in endpoints]
-        # Candidates without an answer are data of the same distribution like any other.
-        pool = records[usable]
-        for more in (records[~usable], *_left_out(candidates, plan), candidates.population):
-            pool = pool if more is None or len(more) == 0 else pool + more
-        records, member, seen = answered_about, member[usable], seen[usable]
-        # No row of a unit is another's or comes twice, so that its answers are as many releases.
-        seen_of_each = np.bincount(records.of, seen).astype(np.int64)
-        releases = int(seen_of_each.max())
-        inputs = setup.inputs(pool.X)
-        what = f"training {draws.count} shadow models of {draws.records} {what_is_protected(model)}s"
-        of = None if pool.units is None else pool.of
-        trained = self.train(Pool(inputs, pool.y, of), setup.recipe, draws, lambda share: self.progress(what, share))
-        asked = slice(len(records))
-        shadow = setup.answers(trained.logits[:, asked], inputs[asked], draws.seed, int(seen.max()))
-        law = None
-        if setup.mechanism is not None:
-            law = own_law_ratio(
-                setup.mechanism,
-                setup.sensitivities(inputs[asked]),
-                by_row[:, usable],
-                trained.logits[:, asked],
-                records.y,
-                trained.members[:, asked],
-            )
-        scores = scores_of(
-            average_answers(by_row[:, usable]),
-            records.y,
-            member,
-            shadow,
-            trained.members[:, asked],
-            choices.seed,
-            of=records.of,
-            own_law=law,
-        )
-        accounts = tuple(endpoint.budget() for endpoint in endpoints)
-        charges = charges_of(model, rows, answered, before, accounts, rows_asked, overdraws)
-        decision, total = _claims(model, accounts, releases)
-        # Last, so that they are no part of what is charged and claimed for decisions.
-        self.progress("asking about near-copies of one row", 0.0)
-        noise = near.ask(endpoints[0], journal)
-        return Outcome(
-            model,
-            choices,
-            plan,
-            verdict(scores, decision, total, choices.confidence, choices.seed),
-            distinguishable,
-            decided,
-            releases,
-            answered.exhausted,
-            replays,
-            charges,
-            noise,
-            accounts,
-            draws.records,
-            trained.device,
-            departures + charges.cautions + _unevenness(plan, decided, seen_of_each),
-        )
+        return plan, rows_before
 
-    def _purpose(self) -> Mapping[str, Any]:
-        """The inputs, besides the model and the keys, that determine this attack's rows and answers."""
-        return {
-            "records": self.candidates.digest(),
-            "seed": self.choices.seed,
-            "copies": self.choices.copies,
-            "candidates": self.choices.most,
-        } | ({} if self.choices.rows_of_each is None else {"rows": self.choices.rows_of_each})
-
-    def _ask(self, rows: Floats, journal: AnswerJournal) -> Answered:
-        total, done = rows.shape[0] * rows.shape[1], 0
+    def _on_rows(self, total: int) -> Callable[[int], None]:
+        done = 0
 
         def on_rows(count: int) -> None:
             nonlocal done
             done += count
             self.progress(f"asking, {done} of {total} rows", done / total)
 
-        return ask(self.endpoints, rows, journal, on_rows=on_rows)
+        return on_rows
+
+    def _shadow(self, asking: _Asking, shadows: _Shadows) -> ShadowModels:
+        """Train shadow models on draws from the pool."""
+        pool, draws = asking.pool, shadows.draws
+        stage = f"training {draws.count} shadow models of {draws.records} {what_is_protected(asking.model)}s"
+        inputs = Pool(shadows.setup.inputs(pool.X), pool.y, None if pool.units is None else pool.of)
+        return self.train(inputs, shadows.setup.recipe, draws, lambda share: self.progress(stage, share))
+
+    def _score(self, asking: _Asking, shadows: _Shadows, trained: ShadowModels) -> list[Scores]:
+        """Score every candidate in every way."""
+        setup, records, rows = shadows.setup, asking.records, slice(len(asking.records))
+        inputs, logits, members = setup.inputs(records.X), trained.logits[:, rows], trained.members[:, rows]
+        law = None
+        if setup.mechanism is not None:
+            sensitivities = setup.sensitivities(inputs)
+            law = own_law_ratio(setup.mechanism, sensitivities, asking.answers, logits, records.y, members)
+        return scores_of(
+            average_answers(asking.answers),
+            records.y,
+            asking.member,
+            setup.answers(logits, inputs, shadows.draws.seed, asking.most_answers),
+            members,
+            self.choices.seed,
+            of=records.of,
+            own_law=law,
+        )
+
+    def _judge(
+        self,
+        asking: _Asking,
+        shadows: _Shadows,
+        trained: ShadowModels,
+        scores: list[Scores],
+        distinguishable: Difference,
+    ) -> Outcome:
+        """Compare the scores' decisions with what answers cost, and ask about near-copies."""
+        choices, model, answers_of_each = self.choices, asking.model, asking.answers_of_each
+        accounts = tuple(endpoint.budget() for endpoint in self.endpoints)
+        charges = charges_of(
+            model, asking.rows, asking.answered, asking.before, accounts, asking.rows_before, asking.overdraws
+        )
+        releases = int(answers_of_each.max())
+        decision, total = _claims(model, accounts, releases)
+        # Last, so that they are no part of what is charged and claimed for decisions.
+        self.progress("asking about near-copies of one row", 0.0)
+        noise = asking.near.ask(self.endpoints[0], asking.journal)
+        return Outcome(
+            model=model,
+            choices=choices,
+            plan=asking.plan,
+            verdict=verdict(scores, decision, total, choices.confidence, choices.seed),
+            difference=distinguishable,
+            decided=asking.decided,
+            releases=releases,
+            exhausted=asking.answered.exhausted,
+            replays=asking.replays,
+            charges=charges,
+            noise=noise,
+            accounts=accounts,
+            shadow_records=shadows.draws.records,
+            shadow_device=trained.device,
+            cautions=shadows.departures + charges.cautions + _unevenness(asking.plan, asking.decided, answers_of_each),
+        )
 
 
-def _shadows_of(
-    model: Mapping[str, Any], candidates: Candidates, choices: AttackChoices
-) -> tuple[ShadowSetup, Draws, tuple[str, ...]]:
+def _shadows_of(model: Mapping[str, Any], candidates: Candidates, choices: AttackChoices) -> _Shadows:
     """Choose shadow models by the public certificate and the number of records: before an answer is paid for.
 
     The sentences say in what they differ from the target. Raises ValueError where the model cannot be mimicked or there
     are too few records.
     """
-    members, everyone, one = candidates.members.count, candidates.everyone.count, what_is_protected(model)
+    members, everyone, candidate = candidates.members.count, candidates.everyone.count, what_is_protected(model)
     count = choices.shadow_records or min(members, everyone // 2)
     setup = shadow_setup_of(model, count, epochs=choices.shadow_epochs)
     check_trainable(setup.recipe)
@@ -293,11 +384,11 @@ def _shadows_of(
     departures = setup.departures
     if count != members:
         departures += (
-            f"shadow models have {count} {one}s, and {members} members are named: if the target was trained on "
+            f"shadow models have {count} {candidate}s, and {members} members are named: if the target was trained on "
             f"another number than {count}, at the same regularisation and noise, thresholds that they teach may be off "
             "(more data of the population, or another number of shadow records)",
         )
-    return setup, draws, departures
+    return _Shadows(setup, draws, departures)
 
 
 def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
@@ -310,7 +401,7 @@ def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
 def _in_turn(candidates: Candidates, plan: QueryPlan) -> tuple[Labelled, Mask]:
     """A member, another, a member, ...: whenever the budget runs out, as many of both were asked about."""
     both = candidates.members[plan.members], candidates.others[plan.others]
-    turns = [np.cumsum(np.diff(part.of, prepend=part.of[:1]) != 0) for part in both]
+    turns = [np.cumsum(np.diff(records.of, prepend=records.of[:1]) != 0) for records in both]
     order = np.argsort(np.concatenate([2 * turns[0], 2 * turns[1] + 1]), kind="stable")
     return (both[0] + both[1])[order], order < len(both[0])
 
@@ -343,9 +434,9 @@ def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int6
 def _check_classes(model: Mapping[str, Any]) -> None:
     """Raise ValueError for a model whose answers are no probabilities of classes: every score here takes these."""
     if [output["name"] for output in model.get("outputs", ())] not in ([], ["probabilities"]):
-        named = ", ".join(output["name"] for output in model["outputs"])
+        names = ", ".join(output["name"] for output in model["outputs"])
         raise ValueError(
-            f"the model answers with {named}: attacks score probabilities of classes, and there is none here on other "
+            f"the model answers with {names}: attacks score probabilities of classes, and there is none here on other "
             "answers"
         )
 
@@ -372,6 +463,6 @@ def _claims(
     if cost.losses:
         return claim_of_releases(cost, releases, float(accounts[0]["delta"])), claim_of_accounts(accounts)
     finest = max(accounts, key=lambda account: float(account["spent"]["epsilon"]))
-    whole = replace(claim_of_accounts([finest]), failure=failure_of(Cost.parse(str(model.get("cost", "")))))
-    whole = whole.with_an_epsilon(STEPS)
-    return whole, whole
+    claim = replace(claim_of_accounts([finest]), failure=failure_of(Cost.parse(str(model.get("cost", "")))))
+    claim = claim.with_an_epsilon(STEPS)
+    return claim, claim

@@ -127,7 +127,7 @@ def repeated(records: Labelled) -> Mask:
     names = [(row + 0.0).tobytes() for row in records.X]  # 0.0 and -0.0 are the same row
     first: dict[bytes, int] = {}
     whose = np.array([records.of[first.setdefault(name, place)] for place, name in enumerate(names)], dtype=np.int64)
-    shared = {name for name, own, other in zip(names, whose, records.of, strict=True) if own != other}
+    shared = {name for name, first_unit, unit in zip(names, whose, records.of, strict=True) if first_unit != unit}
     return np.array([name in shared or first[name] != place for place, name in enumerate(names)], dtype=np.bool_)
 
 
@@ -141,8 +141,10 @@ class Candidates:
 
     def digest(self) -> str:
         """Return a digest of the members and the others, in their order: of whom an attack asks about."""
-        parts = [part for records in (self.members, self.others) for part in (records.X, records.y, records.units)]
-        return digest_of(*(np.ascontiguousarray(part).tobytes() for part in parts if part is not None))
+        columns = [
+            column for records in (self.members, self.others) for column in (records.X, records.y, records.units)
+        ]
+        return digest_of(*(np.ascontiguousarray(column).tobytes() for column in columns if column is not None))
 
     @property
     def everyone(self) -> Labelled:
@@ -335,11 +337,13 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
     )
     generator = np.random.default_rng(seed)
     classes, half = int(max(members.y.max(), others.y.max())) + 1, size // 2
-    labels, means = zip(*(_unit_features(part, classes) for part in (members, others)), strict=True)
-    features = [part[generator.permutation(len(part))[:size]] for part in means]
-    fit, count = (np.concatenate([part[rows] for part in features]) for rows in (slice(half), slice(half, None)))
+    labels, means = zip(*(_unit_features(records, classes) for records in (members, others)), strict=True)
+    features = [rows_of_class[generator.permutation(len(rows_of_class))[:size]] for rows_of_class in means]
+    fit, count = (
+        np.concatenate([rows_of_class[rows] for rows_of_class in features]) for rows in (slice(half), slice(half, None))
+    )
     truth = np.repeat([True, False], half)
-    rights = [int((one.fit(fit, truth).predict(count) == truth).sum()) for one in classifiers]
+    rights = [int((classifier.fit(fit, truth).predict(count) == truth).sum()) for classifier in classifiers]
     p_values = [scipy.stats.binomtest(right, size, 0.5, alternative="greater").pvalue for right in rights]
     smallest = float(min(*p_values, _labels_differ(*labels)))
     return Difference(min(1.0, smallest * (len(p_values) + 1)), max(rights) / size, duplicates, overlap, counts)

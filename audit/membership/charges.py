@@ -108,7 +108,7 @@ def charges_of(
     if {str(account["currency"]) for account in after} != {currency}:
         raise ValueError("the accounts of the keys count in different currencies: attack with keys of one")
     there = ~np.isnan(answered.answers[:, :, 0])
-    counts = [len({row_name(row) for row in own[one]}) for own, one in zip(rows, there, strict=True)]
+    counts = [len({row_name(row) for row in asked[places]}) for asked, places in zip(rows, there, strict=True)]
     charged = [spent_of(late) - spent_of(early) for early, late in zip(before, after, strict=True)]
     new = [count - old for count, old in zip(counts, prior_rows, strict=True)]
     return Charges(
@@ -117,8 +117,8 @@ def charges_of(
         tuple(spent_of(account) for account in after),
         tuple(max(0, due - paid // price) if price else 0 for due, paid in zip(new, charged, strict=True)),
         _lineage_is_shared(before, after, charged, new, price) if price else None,
-        tuple(key for key, one in enumerate(overdraws, start=1) if one),
-        tuple(key for key, one in enumerate(overdraws, start=1) if one is False),
+        tuple(key for key, beyond in enumerate(overdraws, start=1) if beyond),
+        tuple(key for key, beyond in enumerate(overdraws, start=1) if beyond is False),
         currency,
     )
 
@@ -214,8 +214,8 @@ def _lineage_is_shared(
     fresh = sum(paid for paid, due in zip(charged[1:], new[1:], strict=True) if paid == price * due)
     seen = []
     for early, late in zip(before, after, strict=True):
-        own, left = rows_of_its_own(early), early["queries_left"]
-        if own is not None and left < own:
+        of_account, left = rows_of_its_own(early), early["queries_left"]
+        if of_account is not None and left < of_account:
             seen.append(int(late["queries_left"]) * price < (int(left) + 1) * price - fresh)
     return all(seen) if seen and fresh else None
 

@@ -131,7 +131,7 @@ def measure_leakage(
     order = order_of(2 * size, seed)
     inside = order < size
     attacks = tuple(_judged(name, of_all[order], inside, confidence) for name, of_all in scores.items())
-    best = max(attacks, key=lambda one: one.selection_advantage)
+    best = max(attacks, key=lambda attack: attack.selection_advantage)
     pairs = bound_of_pairs(best.members, best.others, confidence, delta=0.0, seed=seed)
     return Leakage(attacks, best, pairs, apart, size, confidence)
 
@@ -157,7 +157,9 @@ def _reference_losses(asked: Labelled, everyone: Labelled, classes: int, seed: i
     from sklearn.ensemble import RandomForestClassifier
 
     folds = {row: int(fold) for row, fold in _fold_of_rows(everyone, seed).items()}
-    of_everyone, of_asked = (np.array([folds[row.tobytes()] for row in one.X + 0.0]) for one in (everyone, asked))
+    of_everyone, of_asked = (
+        np.array([folds[row.tobytes()] for row in records.X + 0.0]) for records in (everyone, asked)
+    )
     chances = np.zeros((len(asked), classes))
     for fold in range(_FOLDS):
         fit, rows = of_everyone != fold, np.flatnonzero(of_asked == fold)

@@ -54,7 +54,7 @@ class NearCopies:
             return NoiseFinding(0, note=self.note)
         sensitivity = public_sensitivity(self.model, self.rows)
         assert sensitivity is not None
-        answers = np.concatenate([ask([endpoint], part, journal).answers[0] for part in np.split(self.rows, 2)])
+        answers = np.concatenate([ask([endpoint], request, journal).answers[0] for request in np.split(self.rows, 2)])
         if np.isnan(answers).any():
             return NoiseFinding(0, note="the budget ended before all near-copies were answered")
         distinct = known_features(self.model) is not None

@@ -118,12 +118,12 @@ def with_canaries(
 
 def _labels(column: pa.ChunkedArray, count: int, rng: np.random.Generator, classes: Sequence[str] | None) -> pa.Array:
     present = pc.unique(column).drop_null()
-    named = {str(value): value for value in present.to_pylist() if str(value) != ""}
-    drawn_from = sorted(named) if classes is None else list(classes)
+    values_by_name = {str(value): value for value in present.to_pylist() if str(value) != ""}
+    drawn_from = sorted(values_by_name) if classes is None else list(classes)
     if len(set(drawn_from)) < max(2, len(drawn_from)):
         raise DataError(f"labels are drawn from two classes or more, each named once, not from {', '.join(drawn_from)}")
     chosen: NDArray[np.int64] = rng.integers(len(drawn_from), size=count)
-    values = [named.get(drawn_from[index], drawn_from[index]) for index in chosen]
+    values = [values_by_name.get(drawn_from[index], drawn_from[index]) for index in chosen]
     return _of_type(values, column, "classes")
 
 

@@ -123,9 +123,9 @@ def _confidence_without(logits: Floats, y: Labels, left_out: Labels) -> Floats:
     """Return z_y - ln sum over j != y, v of e^(z_j) for each row: (n,)."""
     others = logits.copy()
     np.put_along_axis(others, y[:, None], -np.inf, axis=1)
-    own = np.where(left_out == y, logits.max(axis=1), np.take_along_axis(logits, y[:, None], axis=1)[:, 0])
+    logit = np.where(left_out == y, logits.max(axis=1), np.take_along_axis(logits, y[:, None], axis=1)[:, 0])
     np.put_along_axis(others, left_out[:, None], -np.inf, axis=1)
-    confidence: Floats = own - scipy.special.logsumexp(others, axis=1)
+    confidence: Floats = logit - scipy.special.logsumexp(others, axis=1)
     return confidence
 
 

@@ -131,28 +131,29 @@ def make_plan(
     if not 0.5 <= confidence < 1:
         raise ValueError(f"the confidence must lie from 0.5 to below 1, not be {confidence}")
     already = answered or [0] * len(budgets)
-    own = [rows_of_its_own(budget) for budget in budgets]
-    totals = [rows + before for rows, before in zip(own, already, strict=True) if rows is not None]
+    left_of_keys = [rows_of_its_own(budget) for budget in budgets]
+    totals = [rows + before for rows, before in zip(left_of_keys, already, strict=True) if rows is not None]
     left = min(totals) if totals else None
     shared = _left_of_the_lineage(budgets)
     shared = None if shared is None else shared + sum(already)
     if left is not None and shared is not None:
         left = min(left, shared)
     # `left` is the poorest key's: where that is another than the first, a few candidates fewer are asked about.
-    each = None if left is None else left - reserved
-    each = each if each is None or shared is None else min(each, (shared - reserved) // len(budgets))
+    per_key = None if left is None else left - reserved
+    per_key = per_key if per_key is None or shared is None else min(per_key, (shared - reserved) // len(budgets))
     alone = ~repeated(members), ~repeated(others)
     generator = np.random.default_rng(seed)
     (some, ends), (rest, other_ends) = (
-        _in_order(records, own, generator, rows_of_each) for records, own in zip((members, others), alone, strict=True)
+        _in_order(records, askable, generator, rows_of_each)
+        for records, askable in zip((members, others), alone, strict=True)
     )
     of_both = len(ends), len(other_ends)
     offered = min(*of_both, most if most is not None else members.count)
     costs = copies * (ends[:offered] + other_ends[:offered])
-    affordable = offered if each is None else int(np.searchsorted(costs, each, side="right"))
+    affordable = offered if per_key is None else int(np.searchsorted(costs, per_key, side="right"))
     size = min(offered, affordable) if settled is None else min(offered, settled)
     if size < 1 or largest_epsilon(size, confidence) <= 0:
-        distinct = all(one.all() for one in alone)
+        distinct = all(askable.all() for askable in alone)
         raise TooFewSamples(fewest(confidence), confidence, offered, affordable, distinct=distinct)
     rows = some[: ends[size - 1]], rest[: other_ends[size - 1]]
     return QueryPlan(*rows, size, of_both, copies, len(budgets), left, confidence, shared)
@@ -219,7 +220,7 @@ def _left_of_the_lineage(budgets: Sequence[Mapping[str, Any]]) -> int | None:
     the lineage pays for. None where every key's own account ends first: then the lineage has that or more.
     """
     accounts = ((rows_of_its_own(budget), budget["queries_left"]) for budget in budgets)
-    return min((int(left) for own, left in accounts if own is not None and left < own), default=None)
+    return min((int(left) for of_key, left in accounts if of_key is not None and left < of_key), default=None)
 
 
 def half_width(of_each: int, confidence: float) -> float:

@@ -52,7 +52,7 @@ def log_of(answers: Floats) -> Floats:
 
 def log_confidence(answers: Floats, y: Labels) -> Floats:
     """Return ln p_y, the loss with its sign changed (Yeom et al. 2018; loss-threshold attacks)."""
-    return log_of(_own(answers, y))
+    return log_of(_chance_of(answers, y))
 
 
 def scaled_confidence(answers: Floats, y: Labels) -> Floats:
@@ -60,7 +60,7 @@ def scaled_confidence(answers: Floats, y: Labels) -> Floats:
     # 1 - p_y is added up from the others, so that small sums keep their digits.
     others = answers.copy()
     np.put_along_axis(others, y[:, None], 0.0, axis=1)
-    return log_of(_own(answers, y)) - log_of(others.sum(axis=1))
+    return log_of(_chance_of(answers, y)) - log_of(others.sum(axis=1))
 
 
 def correctness(answers: Floats, y: Labels) -> Floats:
@@ -83,8 +83,8 @@ def negative_modified_entropy(answers: Floats, y: Labels) -> Floats:
     """
     terms = answers * log_of(1 - answers)
     np.put_along_axis(terms, y[:, None], 0.0, axis=1)
-    own = np.maximum(_own(answers, y), _LEAST)
-    entropies: Floats = (1 - own) * np.log(own) + terms.sum(axis=1)
+    chance = np.maximum(_chance_of(answers, y), _LEAST)
+    entropies: Floats = (1 - chance) * np.log(chance) + terms.sum(axis=1)
     return entropies
 
 
@@ -108,9 +108,9 @@ def best_threshold(scores: Floats, member: Mask) -> float:
     return float(thresholds[1:][np.argmax((true_positives - false_positives)[1:])])
 
 
-def _own(answers: Floats, y: Labels) -> Floats:
-    own: Floats = np.take_along_axis(answers, y[:, None], axis=1)[:, 0]
-    return own
+def _chance_of(answers: Floats, y: Labels) -> Floats:
+    chance: Floats = np.take_along_axis(answers, y[:, None], axis=1)[:, 0]
+    return chance
 
 
 def scores_of(
@@ -132,14 +132,14 @@ def scores_of(
     """
     loss, scores_by_attack = log_confidence(answers, y), dict[str, Floats]()
     confidences = scaled_confidence(answers, y)
-    shadow_confidences = np.stack([scaled_confidence(one, y) for one in shadow])
+    shadow_confidences = np.stack([scaled_confidence(answers_of_model, y) for answers_of_model in shadow])
     if seen.any():
         scores_by_attack["LiRA, online"] = online_ratio(confidences, shadow_confidences, seen)
     if (seen.any(axis=0) & ~seen.all(axis=0)).any():
         scores_by_attack["LiRA, pooled"] = pooled_ratio(confidences, shadow_confidences, seen)
     if not seen.all():
         scores_by_attack["LiRA, offline"] = offline_ratio(confidences, shadow_confidences, seen)
-    shadow_losses = np.stack([log_confidence(one, y) for one in shadow])
+    shadow_losses = np.stack([log_confidence(answers_of_model, y) for answers_of_model in shadow])
     scores_by_attack["RMIA"] = relative_confidence(loss, shadow_losses, seen)
     if own_law is not None:
         scores_by_attack["own law"] = own_law
@@ -238,6 +238,6 @@ def _fit_normals(shadow: Floats, used: Mask) -> tuple[Floats, Floats]:
     shared = np.sqrt(squares[:, trusted].sum() / freedom) if freedom > 0 else float(shadow[used].std())
     deviation = np.full(len(mean), max(float(shared), _LEAST_DEVIATION))
     if len(shadow) >= MODELS_FOR_OWN_VARIANCE:
-        own = np.sqrt(squares.sum(axis=0) / np.maximum(count - 1, 1))
-        deviation = np.where(trusted, np.maximum(own, _LEAST_DEVIATION), deviation)
+        deviation_of_row = np.sqrt(squares.sum(axis=0) / np.maximum(count - 1, 1))
+        deviation = np.where(trusted, np.maximum(deviation_of_row, _LEAST_DEVIATION), deviation)
     return mean, deviation

@@ -93,12 +93,12 @@ def train_heads(
     """
     xp = _module_of(X)
     n = rows.shape[1] if weights is None else float(weights[0].sum())
-    each = 1.0 if weights is None else weights[:, :, None]
+    weight = 1.0 if weights is None else weights[:, :, None]
     phi, labels = X[rows], y[rows][:, :, None] == xp.arange(recipe.classes, device=X.device)
     strength = recipe.strong_convexity
     convexity = recipe.convexity
     if convexity is None:
-        smoothness = 0.5 * _largest_eigenvalues(xp, phi if weights is None else phi * each**0.5) * 1.05 + strength
+        smoothness = 0.5 * _largest_eigenvalues(xp, phi if weights is None else phi * weight**0.5) * 1.05 + strength
     else:
         n = convexity.least_records
         # A mean of the losses' Hessians, and alpha times the covariance of their gradients.
@@ -110,8 +110,8 @@ def train_heads(
     for done in range(_MOST_STEPS):
         answers = _softmax(xp, phi @ ahead)
         if convexity is not None:
-            each = n * _shares(xp, convexity.alpha, answers, labels)
-        gradient = strength * ahead + phi.mT @ (each * xp.where(labels, answers - 1, answers))
+            weight = n * _shares(xp, convexity.alpha, answers, labels)
+        gradient = strength * ahead + phi.mT @ (weight * xp.where(labels, answers - 1, answers))
         following = ahead - gradient / smoothness
         ahead, W = following + momentum * (following - W), following
         if done % 20 == 0:
@@ -289,10 +289,10 @@ def _rows_of_units(units: Integers, of: Labels) -> tuple[Integers, NDArray[np.fl
     A model with fewer rows than another has some of its own again, with the weight 0.
     """
     counts, order = np.bincount(of), np.argsort(of, kind="stable")
-    own = [order[np.isin(of[order], some)] for some in units]
-    width = max(map(len, own))
-    rows = np.stack([np.resize(some, width) for some in own])
-    weights = np.where(np.arange(width) < np.array([[len(some)] for some in own]), 1 / counts[of[rows]], 0.0)
+    rows_of_models = [order[np.isin(of[order], some)] for some in units]
+    width = max(map(len, rows_of_models))
+    rows = np.stack([np.resize(some, width) for some in rows_of_models])
+    weights = np.where(np.arange(width) < np.array([[len(some)] for some in rows_of_models]), 1 / counts[of[rows]], 0.0)
     return rows, weights.astype(np.float32)
 
 
@@ -313,9 +313,9 @@ def _train_heads(
 ) -> Floats:
     if device == "cuda":
         torch = import_module("torch")
-        X, y, of_each = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, rows))
-        each = None if weights is None else torch.from_numpy(weights).to("cuda")
-        computed: Floats = (X @ train_heads(X, y, of_each, recipe, weights=each, on_share=on_share)).cpu().numpy()
+        X, y, of_each = (torch.from_numpy(array).to("cuda") for array in (pool.X, pool.y, rows))
+        on_device = None if weights is None else torch.from_numpy(weights).to("cuda")
+        computed: Floats = (X @ train_heads(X, y, of_each, recipe, weights=on_device, on_share=on_share)).cpu().numpy()
         return computed
     logits: Floats = pool.X @ train_heads(pool.X, pool.y, rows, recipe, weights=weights, on_share=on_share)
     return logits
@@ -438,8 +438,8 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
     alike = Likeness() if kind is None else kind.likeness(model, records)
     classes, sensitivity = len(model["classes"]), alike.sensitivity
     recipe: ShadowRecipe
-    if not epochs and (own := OwnRecipe(model)).trainer is not None:
-        return ShadowSetup(model, own, None, None)
+    if not epochs and (trained_alike := OwnRecipe(model)).trainer is not None:
+        return ShadowSetup(model, trained_alike, None, None)
     if alike.hidden:
         topology = Topology(len(model["feature_names"]), alike.hidden, classes)
         network = PublishedRecipe(topology, alike.objective, activation=alike.activation)
@@ -492,15 +492,15 @@ def train_on_ray(address: str) -> TrainShadows:
         shared = ray.put((pool.X, pool.y, pool.of))
         remote = ray.remote(num_cpus=1)(_share)
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
-        parts = draws.shares(max(1, int(resources.get("CPU", 1))))
-        waiting = [remote.remote(shared, recipe, part) for part in parts]
+        shares = draws.shares(max(1, int(resources.get("CPU", 1))))
+        waiting = [remote.remote(shared, recipe, share) for share in shares]
         place = {reference: index for index, reference in enumerate(waiting)}
-        done: list[Any] = [None] * len(parts)
+        done: list[Any] = [None] * len(shares)
         while waiting:
             (ready, *_), waiting = ray.wait(waiting)
             done[place[ready]] = ray.get(ready)
-            on_share(sum(one is not None for one in done) / len(parts))
-        return reduce(add, (ShadowModels(*one) for one in done))
+            on_share(sum(models is not None for models in done) / len(shares))
+        return reduce(add, (ShadowModels(*models) for models in done))
 
     return train
 

@@ -261,13 +261,13 @@ class Verdict:
     @property
     def powerless(self) -> tuple[str, ...]:
         """The bounds, by name, that refute nothing with so few candidates, however right an attack is."""
-        errors, each = self.best.errors, confidence_of_bound(self.confidence)
+        errors, level = self.best.errors, confidence_of_bound(self.confidence)
         none = Errors(0, errors.positives, 0, errors.negatives)
-        alpha, beta = none.upper_limits(each)
+        alpha, beta = none.upper_limits(level)
         pairs = self.pairs.pairs
-        largest = epsilon_of_guesses(pairs, pairs, pairs, each, self.total.delta) if pairs else 0.0
+        largest = epsilon_of_guesses(pairs, pairs, pairs, level, self.total.delta) if pairs else 0.0
         powerless = {
-            LOWER_BOUND: epsilon_delta_of_errors(none, each, self.decision.delta) <= self.claimed_epsilon,
+            LOWER_BOUND: epsilon_delta_of_errors(none, level, self.decision.delta) <= self.claimed_epsilon,
             CORNER: 1 - beta <= float(self.decision.power(np.array([alpha]), STEPS)[0]),
             PAIRS: largest <= self.total.epsilon(STEPS),
         }
@@ -283,10 +283,10 @@ def verdict(
     scores: list[Scores], decision: ClaimedReleases, total: ClaimedReleases, confidence: float, seed: int = 0
 ) -> Verdict:
     """Judge every attack. seed: of coins for ties. Raises ValueError for scores that are too few or not numbers."""
-    results = tuple(_result(one, decision, confidence) for one in scores)
-    best = max(results, key=lambda one: one.selection_advantage)
-    each = confidence_of_bound(confidence)
-    pairs = bound_of_pairs(best.scores.members, best.scores.others, each, delta=total.delta, seed=seed)
+    results = tuple(_result(scored, decision, confidence) for scored in scores)
+    best = max(results, key=lambda result: result.selection_advantage)
+    level = confidence_of_bound(confidence)
+    pairs = bound_of_pairs(best.scores.members, best.scores.others, level, delta=total.delta, seed=seed)
     return Verdict(results, best, decision, total, pairs, confidence)
 
 
@@ -302,8 +302,8 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
     membership = np.repeat([1, 0], [len(scores.members), len(scores.others)])
     everyone = np.concatenate([scores.members, scores.others])
     false_positives, true_positives, _ = roc_curve(membership, everyone, drop_intermediate=False)
-    each = confidence_of_bound(confidence)
-    bound = epsilon_delta(scores.members, scores.others, each, delta=decision.delta)
+    level = confidence_of_bound(confidence)
+    bound = epsilon_delta(scores.members, scores.others, level, delta=decision.delta)
     return AttackResult(
         attack=scores.attack,
         threshold=chosen,
@@ -315,7 +315,7 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
             rate_at(rate, false_positives, true_positives, len(scores.others)) for rate in LOW_RATES
         ),
         epsilon=bound.value,
-        corner=_corner(scores, decision, each),
+        corner=_corner(scores, decision, level),
         selection_advantage=1
         - at_selection.false_negatives / at_selection.positives
         - at_selection.false_positives / at_selection.negatives,

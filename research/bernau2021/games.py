@@ -7,14 +7,14 @@ scale itself tells of the records, so that no differential privacy follows.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats, Labels
-from dpserve.mechanisms.seeded import SeededRandomness, derived_seed
+from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, grid_step, with_noise
 from research.bernau2021.beliefs import Games, gaussian_log_ratio
 from research.bernau2021.dissimilarity import Measure, most_unlike_member, most_unlike_pair
@@ -134,22 +134,6 @@ def play(network: Gradients, pair: Pair, choices: Play, seed: int) -> Outcome:
         square += (local[i] / deviation) ** 2
         parameters = parameters - choices.learning_rate * released
     return Outcome(log_odds, first, math.sqrt(square), local, parameters)
-
-
-def play_games(
-    network: Gradients,
-    pair: Pair,
-    choices: Play,
-    games: int,
-    seed: int,
-    advance: Callable[[int], None] = lambda _: None,
-) -> Sequence[Outcome]:
-    """Return the outcomes of so many independent runs."""
-    outcomes = []
-    for game in range(games):
-        outcomes.append(play(network, pair, choices, derived_seed(seed, f"game {game}")))
-        advance(game + 1)
-    return outcomes
 
 
 def together(outcomes: Sequence[Outcome]) -> Games:

@@ -2,6 +2,7 @@
 
 `measure` trains what a set of the CSV lacks, as `dpserve train` would by the public rules, and writes each figure as
 soon as it is known. `table` prints what was measured: the tables of docs/mechanisms.md and of the README here.
+`first-answers` says from how many answers on a pay-once model is better than a metered head.
 """
 
 from enum import StrEnum
@@ -15,10 +16,12 @@ from dpserve.training.kinds.cases import Heads
 from research.commands import program, run
 from research.comparison import tables
 from research.comparison.cases import SETS, case_of
+from research.comparison.first_answers import first_answers
 from research.comparison.options import OPTIONS, measured
 from research.comparison.results import MEASURED, Cell, read_cells, write_cells
 
 app = program()
+app.command()(first_answers)
 
 
 class Shown(StrEnum):

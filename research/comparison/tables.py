@@ -13,7 +13,6 @@ from research.comparison.results import Cell, Cells
 
 SEEDS = 5
 NOT_MEASURED = "-"
-START, END = "<!-- summary -->", "<!-- end of the summary -->"
 """Where docs/mechanisms.md takes the summary."""
 _CLOSE = 0.03
 
@@ -92,15 +91,6 @@ def beside_rivals(cells: Cells) -> Iterator[str]:
             first, lines = first + (least is found[0]), lines + 1
     yield ""
     yield f"dpserve has the least log loss in {first} of {lines} lines."
-
-
-def with_summary(text: str, cells: Cells) -> str:
-    """Return a page of Markdown with the summary between its two marks. Raises ValueError where they are missing."""
-    before, mark, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not (mark and end):
-        raise ValueError(f"the page has no place for the summary, between {START} and {END}")
-    return f"{before}{START}\n" + "\n".join(summary(cells)) + f"\n{END}{after}"
 
 
 def _least(cells: Iterable[Cell]) -> Cell | None:

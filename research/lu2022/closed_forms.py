@@ -107,15 +107,6 @@ def sensitivities_of(features: int, hidden: tuple[int, ...], classes: int, n: in
     return bounds.claimed_sensitivities(Topology(features, hidden, classes), n, l2_regulariser=printed.L2_REGULARISER)
 
 
-def neuron_of_one_hidden_layer(features: int, classes: int, n: int) -> float:
-    """Return Delta z = 2 (C - 1)/C sqrt(m/(m + C))/(lambda n), for one hidden layer.
-
-    rho = (C - 1)/C sqrt(m h)/h (Eq. 21) and |W| = h (m + C), so that Delta z = h 2 rho/(lambda n sqrt(|W|)) (Eq. 18
-    and 19) has no h left, and of m only sqrt(m/(m + C)): what makes rho differ between data sets cancels.
-    """
-    return 2 * (classes - 1) / classes * math.sqrt(features / (features + classes)) / (LAMBDA * n)
-
-
 def finding_5() -> tuple[ReportTable, ...]:
     """Return the sweep: one table for each number of the shape that is changed."""
     columns = ("rho", "Delta omega", "Delta z", "(C - 1)/(C n)", "rho to base", "Delta z to base")

@@ -69,7 +69,7 @@ def test_a_piped_program_prints_csv_with_the_cells_that_a_terminal_shows(command
 
 def test_every_program_that_prints_tables_is_looked_at():
     # These write files of their own and print no table.
-    silent = {"canaries", "comparison", "first_answers", "pictures", "planning", "prediction_sets", "quantiles"}
+    silent = {"canaries", "comparison", "pictures", "planning", "prediction_sets", "quantiles"}
     silent |= {"recommended", "retraining"}
     silent |= {"noise_faults", "rivals"}  # which print tables, of hours of work
     programs = {path.parent.name for path in (ROOT / "research").glob("*/__main__.py")}

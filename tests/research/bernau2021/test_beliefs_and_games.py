@@ -18,7 +18,7 @@ from research.bernau2021.beliefs import (
     published_gaussian_epsilon,
     published_mu,
 )
-from research.bernau2021.games import Pair, Play, farthest_pair, play, play_games, together
+from research.bernau2021.games import Pair, Play, farthest_pair, play, together
 
 BERNAU_TABLE = [
     # rho_beta, delta, epsilon, rho_alpha as printed (Bernau et al. 2021, experiment parameters)
@@ -72,7 +72,7 @@ def test_beliefs_are_those_of_two_normal_laws(bounded, sensitivity):
     Given mu, the log-odds of the truth are N(mu^2/2, mu^2): Kolmogorov and Smirnov at 1e-7 for each of four.
     """
     choices = Play(1.5, steps=4, clip_norm=0.5, sensitivity=sensitivity, learning_rate=0.1)
-    found = together(play_games(NETWORK, pair(bounded), choices, 150, 3))
+    found = together([play(NETWORK, pair(bounded), choices, seed) for seed in range(150)])
     if sensitivity == "local":
         assert found.mu == pytest.approx(1.5)
     assert np.all(found.mu <= 1.5 + 1e-9)

@@ -1,6 +1,7 @@
 """The paper's tables that need no data: every printed correlation and bracket, Table I and Finding 5's formula."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -68,8 +69,14 @@ def test_table_i_values_every_bound_on_every_set() -> None:
 
 @given(st.integers(1, 10_000), st.integers(1, 1000), st.integers(2, 200), st.integers(1, 10**6))
 def test_with_one_hidden_layer_its_width_and_rho_cancel(features: int, hidden: int, classes: int, n: int) -> None:
+    """Delta z = 2 (C - 1)/C sqrt(m/(m + C))/(lambda n).
+
+    rho = (C - 1)/C sqrt(m h)/h (Eq. 21) and |W| = h (m + C), so that Delta z = h 2 rho/(lambda n sqrt(|W|)) (Eq. 18
+    and 19) has no h left, and of m only sqrt(m/(m + C)): what makes rho differ between data sets cancels.
+    """
+    exact = 2 * (classes - 1) / classes * math.sqrt(features / (features + classes)) / (closed_forms.LAMBDA * n)
     found = closed_forms.sensitivities_of(features, (hidden,), classes, n).neuron
-    assert found == pytest.approx(closed_forms.neuron_of_one_hidden_layer(features, classes, n), rel=1e-9)
+    assert found == pytest.approx(exact, rel=1e-9)
 
 
 def test_the_sweep_shows_what_cancels_and_what_does_not() -> None:

@@ -1,4 +1,4 @@
-"""`python -m research.first_answers`: from which number of answers on a pay-once model is better than a metered head.
+"""`python -m research.comparison first-answers`: when a pay-once model is better than a metered head.
 
 Both get what public features give for a set, and one budget for all answers together. A head's noise grows with the
 number of answers; a pay-once model's does not. A line for each set and budget: accuracy and log loss of the head for 1,
@@ -16,17 +16,13 @@ from dpserve.accounting.budgets import Budget
 from dpserve.training.kinds.cases import Heads, Quality
 from dpserve.training.kinds.planned import UNLIMITED, Qualities, Trial
 from dpserve.training.planning.options import DELTA, option_named
-from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Drawn
-
-app = program()
 
 COUNTS = (1, 2, 5, 10, 100)
 ONCE = ("dpsgd", "class-sums")
 
 
-@app.command()
-def compare(
+def first_answers(
     dataset: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(BENCHMARKS)}; repeatable.")] = None,
     data_dir: Annotated[Path, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the data sets' files are.")] = Path(),
     epsilons: Annotated[str, typer.Option(help="Separated by commas, at delta = 1e-5.")] = "1,4",
@@ -38,9 +34,9 @@ def compare(
         for epsilon in map(float, epsilons.split(",")):
             metered, once = [], []
             for seed in range(seeds):
-                own, others = measured(drawn, epsilon, seed)
-                metered.append(own)
-                once.append(others)
+                of_head, of_others = measured(drawn, epsilon, seed)
+                metered.append(of_head)
+                once.append(of_others)
             typer.echo(f"{name}, epsilon {epsilon:g}, {seeds} seeds: accuracy / log loss")
             for count in COUNTS:
                 typer.echo(f"  head, {count:>3} answers  {span([each[str(count)] for each in metered])}")
@@ -85,7 +81,3 @@ def span(qualities: Sequence[Quality | None]) -> str:
         return "refused"
     ranges = [[each.accuracy for each in known], [_loss(each) for each in known]]
     return " / ".join(f"{min(each):.3f} to {max(each):.3f}" for each in ranges)
-
-
-if __name__ == "__main__":
-    run(app)

@@ -3,7 +3,7 @@
 import pytest
 
 from dpserve.training.kinds.cases import Quality
-from research.first_answers import COUNTS, first_of, span
+from research.comparison.first_answers import COUNTS, first_of, span
 
 pytestmark = pytest.mark.research
 
