@@ -21,7 +21,7 @@ import torch
 
 from dpserve.training.devices import DEVICES, NUMPY, Arithmetic, TorchArithmetic
 from dpserve.training.exact.quantised import products, quantised, summands
-from dpserve.training.features.maps import STEP, STEP_BITS
+from dpserve.training.features.whole_steps import STEP, STEP_BITS
 
 SIZES = ((10, 600), (100, 600), (100, 4_000), (1_000, 600), (1_000, 4_000))
 """Classes and features."""

@@ -21,7 +21,8 @@ from dpserve.configuration import environment_without_settings
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.registry import priced
 from dpserve.service.errors import CannotServe
-from dpserve.training.features.maps import Identity, default_clip_norm
+from dpserve.training.features.feature_map import default_clip_norm
+from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.digits import load_digits
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.bundle import CertifiedHead, save_bundle

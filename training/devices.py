@@ -5,7 +5,7 @@ is computed on a device: the other steps of features, activations, softmax, sele
 machine, in operations that IEEE 754 rounds in one way.
 
 Proof that a product has the same bits on every device. For every product that goes through here it is proved where the
-matrix is made (`dpserve.training.exact`, `dpserve.training.features.maps`, `dpserve.training.pay_once.model`) that for
+matrix is made (`dpserve.training.exact`, `dpserve.training.features`, `dpserve.training.pay_once.model`) that for
 rows and matrix in their steps the absolute values of the terms of any element's sum add up to at most 2^53, in units of
 the product of both steps, which is no less than 2^-452. So whatever adds up some of an element's terms, in doubles,
 finds a whole number of at most 2^53 units at every stage: a double holds it, and no operation rounds. It is enough that

@@ -14,8 +14,9 @@ from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.features import hog, rules
 from dpserve.training.features.crosses import MOST_BUCKETS, MOST_CELLS
 from dpserve.training.features.encoder import OnnxEncoder
+from dpserve.training.features.feature_map import default_clip_norm
 from dpserve.training.features.hog import Shape
-from dpserve.training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, default_clip_norm
+from dpserve.training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier
 from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.inputs.columns import usual_norm
 from dpserve.training.inputs.records import Declaration

@@ -23,7 +23,8 @@ from dpserve.training.drafts import draft_folder
 from dpserve.training.errors import TrainingError, WrongOption, WrongValue
 from dpserve.training.feature_choice import FeatureChoice, compute_features
 from dpserve.training.features import rules
-from dpserve.training.features.maps import Fourier, OfImages, Quantiles
+from dpserve.training.features.images import OfImages
+from dpserve.training.features.maps import Fourier, Quantiles
 from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.fields import NAME
 from dpserve.training.inputs.blocks import noted_in_blocks

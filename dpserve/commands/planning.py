@@ -29,7 +29,8 @@ from dpserve.training.errors import TrainingError, WrongOption
 from dpserve.training.feature_choice import FeatureChoice, shape_of
 from dpserve.training.features import rules
 from dpserve.training.features.hog import Shape
-from dpserve.training.features.maps import UNIT_ROWS, Quantiles
+from dpserve.training.features.maps import Quantiles
+from dpserve.training.features.whole_steps import UNIT_ROWS
 from dpserve.training.inputs.declared import parse_classes
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.schema import Schema, declaration_of

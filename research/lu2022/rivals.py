@@ -25,7 +25,8 @@ from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.mechanisms.selected_neuron import SelectedNeuron
 from dpserve.training.exact.quantised import norms, products, quantised, summands
-from dpserve.training.features.maps import NORM_BOUND, Identity, default_clip_norm
+from dpserve.training.features.feature_map import NORM_BOUND, default_clip_norm
+from dpserve.training.features.maps import Identity
 from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
 from dpserve.training.fitting.objective import RegularisedCrossEntropy
 from dpserve.training.fitting.sensitivity import (

@@ -18,7 +18,9 @@ from dpserve.accounting.ledger.receipts import checked_blocks
 from dpserve.training.bundles.sealing import DEFAULT_KIND, SealedCertificate
 from dpserve.training.errors import BundleError
 from dpserve.training.exact.quantised import weight_step
-from dpserve.training.features.maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
+from dpserve.training.features.feature_map import NORM_BOUND
+from dpserve.training.features.maps import Encoder, FeatureMap, HeadFeatureMap
+from dpserve.training.features.whole_steps import STEP
 from dpserve.training.fields import NAME, Several
 from dpserve.training.fitting.sensitivity import (
     LARGEST_ALPHA,

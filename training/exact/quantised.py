@@ -1,14 +1,14 @@
 """Logits that are a function of the weights and the question alone, to the bit.
 
 W is rounded at training to whole multiples of a public step (`weight_step`), phi is in steps of its own
-(`dpserve.training.features.maps`), and W phi is computed from two summands of W, each so coarse that no sum is ever
+(`dpserve.training.features`), and W phi is computed from two summands of W, each so coarse that no sum is ever
 rounded."""
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
 from dpserve.training.devices import Matrix, product
-from dpserve.training.features.maps import STEP_BITS
+from dpserve.training.features.whole_steps import STEP_BITS
 
 LARGEST_WEIGHT_NORM = 2.0**16
 """Weights are projected onto the ball of this Frobenius norm: public, so that what is computed has public bounds."""

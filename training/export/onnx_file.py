@@ -2,7 +2,7 @@
 
 Rows are one input `x` of numbers; or, by a schema, an input for each column (`dpserve.training.export.onnx_columns`).
 
-The graph does what `dpserve.training.features.maps` does, operation by operation, so that phi(x) has the same bits:
+The graph does what maps of `dpserve.training.features` do, operation by operation, so that phi(x) has the same bits:
 rounding to whole numbers, powers of two from a table, single operations that IEEE 754 rounds in one way, and products
 of whole numbers that are exact in any order. Only what follows phi can differ, in the last places.
 """
@@ -19,22 +19,10 @@ from dpserve.training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from dpserve.training.export.onnx_crosses import hashed_pairs
 from dpserve.training.export.onnx_graph import Graph
 from dpserve.training.export.onnx_hog import LARGEST_EXPONENT, described_by, pooled_by
-from dpserve.training.features import hog, pooling
-from dpserve.training.features import maps as feature_maps
-from dpserve.training.features.maps import (
-    DOUBLING_BINS,
-    KEPT_WEIGHT,
-    STEP,
-    UNIFORM_BINS,
-    UNIT_ROWS,
-    Bins,
-    Block,
-    Fourier,
-    Hog,
-    HogFourier,
-    Identity,
-    Quantiles,
-)
+from dpserve.training.features import hog, pooling, whole_steps
+from dpserve.training.features.bins import DOUBLING_BINS, KEPT_WEIGHT, UNIFORM_BINS, Block
+from dpserve.training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles
+from dpserve.training.features.whole_steps import STEP, UNIT_ROWS
 from dpserve.training.pay_once.classifier import Classifier
 from dpserve.training.pay_once.model import CLOSEST, SHORTEST
 
@@ -109,7 +97,7 @@ def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
     lower, upper = np.array(feature_map.lower), np.array(feature_map.upper)
     within = graph("Min", graph("Max", rows, graph.constant(lower)), graph.constant(upper))
     scaled = graph("Div", graph.plus(within, -lower), graph.constant(upper - lower))
-    length = feature_maps.LENGTH * math.sqrt(1 - feature_map.bias**2)
+    length = whole_steps.LENGTH * math.sqrt(1 - feature_map.bias**2)
     width = len(lower)
     match feature_map:
         case Bins():
@@ -124,14 +112,14 @@ def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
         case HogFourier():
             hidden = _gradients_and_waves(graph, scaled, feature_map, tensors["omega"], length)
         case Fourier():
-            whole = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, feature_maps.LENGTH)
+            whole = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, whole_steps.LENGTH)
             turns = _products(graph, whole, tensors["omega"])
             hidden = _waves(graph, turns, length / math.sqrt(len(tensors["omega"])))
         case _:
             raise NotExportable(
                 f"the features {feature_map.kind!r} have no form in ONNX: take the model away as safetensors"
             )
-    bias = graph.constant([[math.trunc(feature_maps.LENGTH * feature_map.bias)]])
+    bias = graph.constant([[math.trunc(whole_steps.LENGTH * feature_map.bias)]])
     # One for each row: 0 of what the row has, and the bias.
     biases = graph("Add", graph.times(graph.row_sums(scaled), 0.0), bias)
     return graph.times(graph("Concat", hidden, biases, axis=1), STEP)
@@ -199,7 +187,7 @@ def _coarse(graph: Graph, scaled: str, block: Block) -> str:
 
 def _gradients_and_waves(graph: Graph, scaled: str, feature_map: HogFourier, omega: Floats, length: float) -> str:
     """Histograms of gradients, means of pixels, and waves of the histograms: see `HogFourier`."""
-    shape, longest = feature_map.image_shape, feature_maps.LENGTH
+    shape, longest = feature_map.image_shape, whole_steps.LENGTH
     described = described_by(graph, scaled, shape)
     directions = _into_ball(graph, described, hog.width_of(shape), LARGEST_EXPONENT, UNIT_ROWS, longest)
     means = pooled_by(graph, scaled, shape)
@@ -217,7 +205,7 @@ def _waves(graph: Graph, turns: str, length: float) -> str:
     """Cosines and sines of `turns`, from the table, times `length`, as whole numbers: see `Fourier`."""
     from onnx import TensorProto
 
-    table = feature_maps.cosines()
+    table = whole_steps.cosines()
     angles = graph("Cast", graph("Round", graph.times(turns, float(len(table)))), to=TensorProto.INT64)
     quarter_before = graph("Sub", angles, graph.constant(len(table) // 4, np.int64))
     places = graph("Concat", angles, quarter_before, axis=1)
@@ -226,10 +214,10 @@ def _waves(graph: Graph, turns: str, length: float) -> str:
 
 
 def _into_ball(graph: Graph, vectors: str, width: int, exponent: int, radius: float, length: float) -> str:
-    """`feature_maps.into_ball` of vectors (n, width) whose coordinates are at most 2^exponent in absolute value."""
+    """`whole_steps.into_ball` of vectors (n, width) whose coordinates are at most 2^exponent in absolute value."""
     from onnx import TensorProto
 
-    bits, least = feature_maps.exact_bits(width), feature_maps.LEAST_EXPONENT
+    bits, least = whole_steps.exact_bits(width), whole_steps.LEAST_EXPONENT
     largest = graph("ReduceMax", graph("Abs", vectors), graph.constant([1], np.int64), keepdims=1)
     # frexp: the exponent counts the powers of two that the largest coordinate reaches.
     powers = graph.constant([[2.0**power for power in range(least, exponent + 1)]])

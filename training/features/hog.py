@@ -8,7 +8,7 @@ says what they reach beside blocks of length 1.
 
 Everything up to a block's votes is a whole number below 2^53, exact in any order of summation, and what follows are
 single divisions and square roots: so a row's numbers have the same bits everywhere, alone or in a batch
-(`dpserve.training.features.maps`). Nothing here is learnt or drawn at random.
+(`dpserve.training.features.feature_map`). Nothing here is learnt or drawn at random.
 """
 
 import functools

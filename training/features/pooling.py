@@ -1,7 +1,7 @@
 """Means of an image's pixels over a coarse grid: how light each part is, which gradients do not tell.
 
 Sums of whole numbers below 2^53 are exact in any order, and each is divided once: a row's numbers have the same bits
-everywhere, alone or in a batch (`dpserve.training.features.maps`).
+everywhere, alone or in a batch (`dpserve.training.features.feature_map`).
 """
 
 import functools

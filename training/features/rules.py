@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from dpserve.accounting import domains
 from dpserve.training.features.crosses import MOST_CELLS
 from dpserve.training.features.hog import Shape
-from dpserve.training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, HogFourier, Identity, Quantiles
+from dpserve.training.features.maps import Bins, FeatureMap, Fourier, Hog, HogFourier, Identity, Quantiles
+from dpserve.training.features.whole_steps import UNIT_ROWS
 from dpserve.training.inputs.columns import TextColumn, numbers_among
 
 if TYPE_CHECKING:

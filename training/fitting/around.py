@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpserve.accounting.arrays import Floats, Mask
-from dpserve.training.features.maps import STEP
+from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.sums import Rows
 
 CLOSEST = 0.25

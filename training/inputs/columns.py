@@ -17,7 +17,7 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
 - a last coordinate, unless a value is required: 1 if the value is missing, when the block's others are at their lower
   bounds. A declared value may take the place of what is missing (`if_missing`): then there is no such coordinate.
 
-The bound. A feature map takes coordinates from their bounds to [0, 1] first (`dpserve.training.features.maps`): u. In a
+The bound. A feature map takes coordinates from their bounds to [0, 1] first (`dpserve.training.features`): u. In a
 block a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding,
 and a missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
 `groups` for every row that is encoded. Only rules of thumb use it (`usual_norm`). No proof of privacy does: a feature

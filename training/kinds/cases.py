@@ -11,8 +11,9 @@ from dpserve.accounting.arrays import Floats, Labels
 from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.training.exact.quantised import norms, quantised
 from dpserve.training.features import rules
+from dpserve.training.features.feature_map import NORM_BOUND
 from dpserve.training.features.hog import Shape
-from dpserve.training.features.maps import NORM_BOUND, FeatureMap
+from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.rules import Features
 from dpserve.training.fitting.objective import RegularisedCrossEntropy
 from dpserve.training.fitting.sensitivity import (

@@ -1,6 +1,6 @@
 """The computation of every pay-once model, as public numbers: the files of an export are made from it.
 
-A row x becomes phi(x) (`dpserve.training.features.maps`). Some kinds take it around a released centre: phi is scaled to
+A row x becomes phi(x) (`dpserve.training.features`). Some kinds take it around a released centre: phi is scaled to
 length 1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense
 layers follow, the calibration being part of the last one, and the softmax of its values. Everything here was released
 and paid for, or is public, so that whoever has paid for it may have it.

@@ -15,7 +15,8 @@ from dpserve.training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
 from dpserve.training.devices import NUMPY
 from dpserve.training.errors import BundleError, NotExportable, TrainingError
 from dpserve.training.export.files import exported
-from dpserve.training.features.maps import ENCODER_FILE, NORM_BOUND
+from dpserve.training.features.encoded import ENCODER_FILE
+from dpserve.training.features.feature_map import NORM_BOUND
 from dpserve.training.kinds.head.bundle import load_bundle, save_bundle
 from dpserve.training.kinds.loading import load_model
 from tests.training.onnx_models import FEATURES, perceptron

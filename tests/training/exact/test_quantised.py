@@ -18,7 +18,7 @@ from dpserve.training.exact.quantised import (
     summands,
     weight_step,
 )
-from dpserve.training.features.maps import STEP
+from dpserve.training.features.whole_steps import STEP
 
 
 def hardest(generator, classes, dimension, shape):

@@ -18,7 +18,8 @@ from dpserve.training.bundles.certificate import now
 from dpserve.training.exact.network import exact_layers, logits, rounded
 from dpserve.training.exact.quantised import products, quantised, summands
 from dpserve.training.exact.questions import noise_of
-from dpserve.training.features.maps import STEP, Fourier, Identity
+from dpserve.training.features.maps import Fourier, Identity
+from dpserve.training.features.whole_steps import STEP
 from dpserve.training.kinds.head.bundle import CertifiedHead, save_bundle
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head

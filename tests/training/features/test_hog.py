@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.features import hog
-from dpserve.training.features.maps import STEP, Hog, HogFourier
+from dpserve.training.features.maps import Hog, HogFourier
+from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.train import train_class_sums

@@ -8,19 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dpserve.training.features.maps import (
-    COARSE_BINS,
-    DOUBLING_BINS,
-    STEP,
-    UNIFORM_BINS,
-    Bins,
-    Encoder,
-    Fourier,
-    Identity,
-    Quantiles,
-    default_clip_norm,
-)
+from dpserve.training.features.bins import COARSE_BINS, DOUBLING_BINS, UNIFORM_BINS
+from dpserve.training.features.feature_map import default_clip_norm
+from dpserve.training.features.maps import Bins, Encoder, Fourier, Identity, Quantiles
 from dpserve.training.features.quantiles import QuantileRelease
+from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpserve.training.exact.quantised import LARGEST_WEIGHT_NORM, norms, products, quantised, summands, weight_step
-from dpserve.training.features.maps import STEP, Fourier, Identity
+from dpserve.training.features.maps import Fourier, Identity
+from dpserve.training.features.whole_steps import STEP
 from dpserve.training.fitting.objective import RegularisedCrossEntropy
 from dpserve.training.fitting.sensitivity import (
     logit_sensitivity_per_norm,

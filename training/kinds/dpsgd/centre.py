@@ -5,7 +5,7 @@ clipped gradient. A small part of the budget buys the mean once, before training
 
 Whatever a record adds to a sum must be a function of that record alone, bit for bit. Where features cancel to the
 last bit, drawing them to unit length makes a whole vector of that bit: so features are exact
-(`dpserve.training.features.maps`), and lengths are (`dpserve.training.fitting.unit_rows.unit`).
+(`dpserve.training.features.feature_map`), and lengths are (`dpserve.training.fitting.unit_rows.unit`).
 """
 
 import functools

@@ -10,7 +10,7 @@ from dpserve.mechanisms.registry import DEFAULT, default_price
 from dpserve.training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
 from dpserve.training.errors import WrongOption
 from dpserve.training.features import rules
-from dpserve.training.features.maps import NORM_BOUND
+from dpserve.training.features.feature_map import NORM_BOUND
 from dpserve.training.fitting.sensitivity import LARGEST_ALPHA, MOST_LEAST_RECORDS, SMALLEST_ALPHA, Convexity
 from dpserve.training.kinds.figures import Figures, convexified_figures, features_figures, shortened
 from dpserve.training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe

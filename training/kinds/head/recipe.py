@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from dpserve.training.errors import TrainingError
-from dpserve.training.features.maps import NORM_BOUND, FeatureMap
+from dpserve.training.features.feature_map import NORM_BOUND
+from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fields import NAME
 from dpserve.training.fitting.sensitivity import Convexity, weight_sensitivity
 

@@ -1,0 +1,138 @@
+"""Numbers cut at public places, or at the records' noisy quantiles."""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import PrivacyLoss
+from dpserve.training.devices import Matrix
+from dpserve.training.features.feature_map import FeatureMap
+from dpserve.training.features.quantiles import EVEN_CUTS, FEWEST_PARTS, QuantileRelease, cuts_between
+from dpserve.training.features.whole_steps import into_ball
+from dpserve.training.inputs.columns import NumberColumn, numbers_among
+
+
+class Quantiles(FeatureMap):
+    """Steps at cuts of each number: a linear head on them is a sum of step functions, which noise leaves smooth.
+
+    Two values that lie k cuts apart differ in k coordinates of a number. So what a step of training learns at one value
+    it learns in part for the values near it, where bins learn each by itself: with noise that is worth more
+    (research/comparison/README.md). The scaled row stands beside the steps, which hide what lies between two cuts.
+
+    Without `released` a number has even cuts, and the map is public. With it the cuts lie at the records' noisy
+    quantiles: the map is fixed given these, it costs what they did, and `ReleaseCertificate` counts that. Declared
+    bounds may then be wide. Whole numbers of which few are possible have public cuts, one between each two.
+
+    ||h|| <= 1 as for every vector that `into_ball` draws, whatever is in w; each number's part of w has length 1.
+    """
+
+    kind: Literal["quantiles"] = "quantiles"
+    clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
+    """Every w is as long or longer."""
+    released: QuantileRelease | None = Field(default=None, exclude_if=lambda released: released is None)
+    """The noisy quantiles, where they were released."""
+
+    @model_validator(mode="after")
+    def _some_coordinate_is_a_number(self) -> Self:
+        if not self.numbers:
+            raise ValueError("no column is a number, a date or a time: there is nothing to cut")
+        if self.released is not None and len(self.released.cuts) != len(self.counted):
+            raise ValueError(f"there are cuts of {len(self.released.cuts)} numbers, and {len(self.counted)} numbers")
+        return self
+
+    @functools.cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Which of the d features have cuts."""
+        return numbers_among(self.columns) if self.columns else tuple(range(len(self.lower)))
+
+    @functools.cached_property
+    def _whole(self) -> tuple[tuple[float, ...] | None, ...]:
+        """For each number the cuts between whole numbers, where its column declares few; None for others."""
+        return tuple(
+            cuts_between(column.minimum, column.maximum)
+            if isinstance(column, NumberColumn) and column.kind == "integer"
+            else None
+            for column in self.columns
+            for _ in column.numbers
+        ) or (None,) * len(self.numbers)
+
+    @functools.cached_property
+    def counted(self) -> tuple[int, ...]:
+        """Which of `numbers`, by their places there, a release counts: those without public cuts."""
+        return tuple(place for place, cuts in enumerate(self._whole) if cuts is None)
+
+    @functools.cached_property
+    def cuts(self) -> tuple[tuple[float, ...], ...]:
+        """Each number's cuts, in shares of its declared range, rising."""
+        counted = dict(zip(self.counted, () if self.released is None else self.released.shares, strict=False))
+        return tuple(whole or counted.get(place, EVEN_CUTS) for place, whole in enumerate(self._whole))
+
+    @functools.cached_property
+    def absent(self) -> tuple[int | None, ...]:
+        """For each number which of the d features is 1 where it is missing; None where it cannot be."""
+        if not self.columns:
+            return (None,) * len(self.numbers)
+        ends = np.cumsum([len(column.coordinates) for column in self.columns]).tolist()
+        return tuple(
+            end - 1 if column.marks_missing else None
+            for column, end in zip(self.columns, ends, strict=True)
+            for _ in column.numbers
+        )
+
+    def shares_of(self, X: Floats) -> Floats:
+        """Return the numbers of rows (n, d) in shares of their declared ranges: (n, numbers)."""
+        shares: Floats = self._scaled(X)[:, self.numbers]
+        return shares
+
+    @functools.cached_property
+    def steps(self) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """For each step the feature that it is of, its cut, and its weight: (k,) each."""
+        counts = [len(cuts) for cuts in self.cuts]
+        weights = np.repeat([1.0 / math.sqrt(count) for count in counts], counts)
+        return np.repeat(self.numbers, counts), np.concatenate(self.cuts), weights
+
+    @property
+    def losses(self) -> tuple[PrivacyLoss, ...]:
+        """The cost of the noisy quantiles, where they were released."""
+        return () if self.released is None else self.released.cost.losses
+
+    @property
+    def dimension(self) -> int:
+        """A coordinate for each cut, the d features, and the bias."""
+        return len(self.steps[0]) + len(self.lower) + 1
+
+    def possible_mean(self, noisy: Floats) -> Floats:
+        """See `FeatureMap`: what rows have at a number's cuts falls from cut to cut, and lies within its weights.
+
+        Proof. A row's coordinate at a cut is s/sqrt(k) where the row has reached it and -s/sqrt(k) where it has not,
+        with one s for the whole row, 0 <= s <= 1/sqrt(numbers), as w is at least sqrt(numbers) long. Cuts rise, so that
+        the coordinates fall, and so does every mean of such rows. The nearest point of all that do so is found by
+        pooling neighbours (isotonic regression) and cutting off at the bounds.
+        """
+        from scipy.optimize import isotonic_regression
+
+        mean = noisy.copy()
+        start = 0
+        for cuts in self.cuts:
+            most = 1.0 / math.sqrt(len(cuts) * len(self.cuts))
+            found = isotonic_regression(mean[start : start + len(cuts)], increasing=False).x
+            mean[start : start + len(cuts)] = np.clip(found, -most, most)
+            start += len(cuts)
+        return mean
+
+    @property
+    def degrees(self) -> int:
+        """At most FEWEST_PARTS for each number, as steps near each other tell nearly the same, and the rest."""
+        return sum(min(len(cuts), FEWEST_PARTS) for cuts in self.cuts) + len(self.lower) + 1
+
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
+        del tensors
+        features, cuts, weights = self.steps
+        w = np.hstack([np.where(u[:, features] >= cuts, weights, -weights), u])
+        return into_ball(w, self.clip_norm, length)
