@@ -464,7 +464,7 @@ def sampler_report(finding: SamplerFinding) -> Report:
     groups: dict[tuple[str, str], list[ChiSquare]] = {}
     for law, test in tests:
         groups.setdefault((law, test.what), []).append(test)
-    strongest = {name: min(test.correlations, key=lambda one: one.p) for name, test in times.items()}
+    strongest = {name: min(test.correlations, key=lambda correlation: correlation.p) for name, test in times.items()}
     return Report(
         title="Audit of the noise sampler",
         finding="; ".join(finding.faults) or "nothing was found",

@@ -221,6 +221,21 @@ def test_what_has_no_law_is_not_tested(head):
     assert found.note
 
 
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_of_two_classes_the_published_noise_is_tested(law):
+    """Of 100 verdicts on sound services one has a p below 1e-9 with a probability of 1e-7; a tenth is convicted."""
+    mechanism, sensitivity = Published(2, 0.5, law), np.full(200, 0.3)
+    assert rows_wanted(mechanism, 2) == 200
+    for run in range(50):
+        logits = np.random.default_rng(run).normal(scale=1e-3, size=(200, 2))
+        answers = mechanism.release(logits, sensitivity, SeededRandomness(run, ("two", law)))
+        assert judge_near_copies(mechanism, answers, sensitivity).p_value > 1e-9
+        assert judge_known_logits(mechanism, answers, logits, sensitivity).p_value > 1e-9
+    weak = mechanism.release(logits, sensitivity / 10, SeededRandomness(0, ("weak", law)))
+    assert judge_near_copies(mechanism, weak, sensitivity).p_value < 1e-9
+    assert judge_known_logits(mechanism, weak, logits, sensitivity).p_value < 1e-9
+
+
 def test_the_public_sensitivity_is_the_models(head):
     described = BundleEndpoint(head, Gaussian(1.0), NoiseKey(bytes(32))).model()
     rows = near_copies_of_a_point(described, 40, 0)

@@ -11,6 +11,7 @@ from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.label import Label
 from dpserve.mechanisms.laplace import Laplace
 from dpserve.mechanisms.laws import COVERAGE, GAUSSIAN
+from dpserve.mechanisms.published import Published
 from dpserve.mechanisms.selected_neuron import SelectedNeuron
 
 TRIALS = 4000
@@ -66,6 +67,17 @@ def test_intervals_around_a_class_that_was_drawn_hold_what_the_model_says_of_it(
         assert (around.sum(axis=1) <= 1).all()  # nothing is known of the others but what is left to them
     wrong = ~noise.undecided(answers) & (exact[answers.argmax(axis=1)] < exact.max())
     assert wrong.mean() <= 1 - COVERAGE + MARGIN
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_of_two_classes_the_published_noise_is_known(law):
+    mechanism = Published(2, 5.0, law)
+    answers, sensitivity = released(mechanism, [0.3, -0.3])
+    noise, exact = mechanism.answer_noise(sensitivity, 2), softmax(np.array([[0.3, -0.3]]))[0]
+    lower, upper = noise.intervals(answers)
+    held = ((lower <= exact) & (exact <= upper)).all(axis=1).mean()
+    assert COVERAGE - MARGIN <= held <= COVERAGE + MARGIN + 2e-3
+    assert isinstance(Published(3, 5.0, law).answer_noise(sensitivity, 3), UnknownNoise)
 
 
 @pytest.mark.parametrize("scales", [[0.2, 1.5], [0.1, 2.0, 0.5, 0.0], [3.0, 3.0, 0.1]])
