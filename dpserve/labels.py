@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dpserve.training.inputs.columns import LevelsColumn, number_in
+from dpserve.training.inputs.column import number_in
+from dpserve.training.inputs.columns import LevelsColumn
 from dpserve.training.inputs.schema import Schema
 
 _NAMES = ("label", "label_", "label__")

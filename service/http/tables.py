@@ -21,7 +21,8 @@ from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.requests import invalid
 from dpserve.service.http.schemas import InvocationsRequest, SplitFrame, Wishes
 from dpserve.service.predictor import Value
-from dpserve.training.inputs.columns import DELIMITERS, NUMBER
+from dpserve.training.inputs.column import NUMBER
+from dpserve.training.inputs.columns import DELIMITERS
 
 CSV = "text/csv"
 FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks.expressions import SEARCH, START, WHOLE, Automaton, Expression, NotUnderstood, expressions
-from dpserve.training.inputs.columns import LONGEST_NUMBER, NUMBER
+from dpserve.training.inputs.column import LONGEST_NUMBER, NUMBER
 
 EXPRESSIONS = expressions()
 

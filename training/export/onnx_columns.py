@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING
 
 from dpserve.training.errors import NotExportable
 from dpserve.training.export.onnx_graph import Graph
-from dpserve.training.inputs.columns import (
-    PARTS,
-    AnyColumn,
-    BooleanColumn,
-    LevelsColumn,
-    NumberColumn,
-    TextColumn,
-    TimeColumn,
-)
+from dpserve.training.inputs.columns import AnyColumn, BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn
+from dpserve.training.inputs.time_columns import PARTS
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto

@@ -21,21 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats, Mask, Words
-from dpserve.training.inputs.columns import (
-    BOOLEANS,
-    DATETIME,
-    GROUPED,
-    NUL,
-    NUMBER,
-    AnyColumn,
-    Column,
-    NumberColumn,
-    TextColumn,
-    TimeColumn,
-    ValueRefused,
-    bound_broken,
-    placeholder,
-)
+from dpserve.training.inputs.column import BOOLEANS, GROUPED, NUL, NUMBER, ValueRefused, bound_broken
+from dpserve.training.inputs.columns import AnyColumn, Column, NumberColumn, TextColumn, TimeColumn, placeholder
+from dpserve.training.inputs.time_columns import DATETIME
 
 _TRUTHS = BOOLEANS | {"yes": "1", "y": "1", "t": "1", "no": "0", "n": "0", "f": "0"}
 """Words that a table may have where another has true and false."""

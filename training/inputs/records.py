@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats, Mask
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
-from dpserve.training.inputs.columns import BOOLEANS, Columns
+from dpserve.training.inputs.column import BOOLEANS
+from dpserve.training.inputs.columns import Columns
 from dpserve.training.inputs.sums import Sums, of_rows
 
 OnRows = Callable[[int, float], None]

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError, extra
-from dpserve.training.inputs.columns import DELIMITERS, NUMBER
+from dpserve.training.inputs.column import NUMBER
+from dpserve.training.inputs.columns import DELIMITERS
 
 LONGEST_LINE = 2**22
 """Bytes of a record in a CSV file, about: also what is read at once, which a processor's cache should hold."""

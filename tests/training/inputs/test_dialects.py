@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpserve.training.errors import DataError
-from dpserve.training.inputs.columns import NumberColumn, TimeColumn, ValueRefused
+from dpserve.training.inputs.column import ValueRefused
+from dpserve.training.inputs.columns import NumberColumn, TimeColumn
 from dpserve.training.inputs.schema import parse_schema
 from dpserve.training.inputs.table_records import read_numbers, read_with_schema
 from dpserve.training.inputs.tables import encoding_of, open_table
