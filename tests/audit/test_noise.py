@@ -223,7 +223,7 @@ def test_what_has_no_law_is_not_tested(head):
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_of_two_classes_the_published_noise_is_tested(law):
-    """Of 100 verdicts on sound services one has a p below 1e-9 with a probability of 1e-7; a tenth is convicted."""
+    """One of 100 verdicts on sound services has a p below 1e-9 with a probability of 1e-7; a tenth is convicted."""
     mechanism, sensitivity = Published(2, 0.5, law), np.full(200, 0.3)
     assert rows_wanted(mechanism, 2) == 200
     for run in range(50):

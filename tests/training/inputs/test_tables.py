@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from dpserve.training.errors import DataError
-from dpserve.training.inputs import tables
+from dpserve.training.inputs import csv_files
 from dpserve.training.inputs.columns import encode_rows
 from dpserve.training.inputs.schema import parse_schema
 from dpserve.training.inputs.table_records import read_numbers, read_with_schema
@@ -341,7 +341,7 @@ def test_no_thread_reads_a_csv_file_that_was_refused(tmp_path):
     for _ in range(20):
         with pytest.raises(DataError, match="longer than 4 MiB"):
             next(open_table(tmp_path / "t.csv").batches())
-        assert not [each for each in gc.get_objects() if type(each) is tables._Lent]
+        assert not [each for each in gc.get_objects() if type(each) is csv_files._Lent]
 
 
 @pytest.mark.parametrize("column", ["note", "ok", "work"])
