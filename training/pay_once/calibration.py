@@ -139,7 +139,7 @@ class Calibrated(Protocol):
         """Return the model's logits (m, C) of rows (m, d): see `calibrated`."""
         ...
 
-    def with_calibration(self, found: Calibration) -> Self:
+    def with_calibration(self, calibration: Calibration) -> Self:
         """Return the state with this calibration."""
         ...
 

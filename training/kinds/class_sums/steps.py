@@ -76,10 +76,11 @@ class Training:
         """Return the model's logits (m, C) of rows (m, d), before calibration."""
         return self.model.logits(X) + self.constants
 
-    def with_calibration(self, found: Calibration) -> Self:
+    def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with the calibration of these logits."""
-        calibration = Calibration(found.scale, found.scale * self.constants + found.offsets)
-        return replace(self, model=replace(self.model, calibration=calibration))
+        offsets = calibration.scale * self.constants + calibration.offsets
+        whole = Calibration(calibration.scale, offsets)
+        return replace(self, model=replace(self.model, calibration=whole))
 
 
 def centre_law(mu: float, dimension: int) -> GaussianVector:

@@ -74,13 +74,13 @@ class Training:
         """Return the model's logits (m, C) of rows (m, d)."""
         return self.model.logits(X)
 
-    def with_calibration(self, found: Calibration) -> Self:
+    def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with the calibration of these logits in the last layer."""
         parameters = self.model.parameters.copy()
         weights, biases = self.model.certificate.network.layers(parameters)[-1]
-        weights *= found.scale
-        biases *= found.scale
-        biases += found.offsets
+        weights *= calibration.scale
+        biases *= calibration.scale
+        biases += calibration.offsets
         return replace(self, model=replace(self.model, parameters=parameters))
 
 

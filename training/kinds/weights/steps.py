@@ -45,9 +45,9 @@ class Training:
         """Return the model's logits (m, C) of rows (m, d), before calibration."""
         return self.model.logits(X)
 
-    def with_calibration(self, found: Calibration) -> Self:
+    def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with a calibration."""
-        return replace(self, model=replace(self.model, calibration=found))
+        return replace(self, model=replace(self.model, calibration=calibration))
 
 
 class Weights(ModelStep[Training]):
