@@ -11,6 +11,8 @@ from pydantic import FailFast
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """The form of a model's and a lineage's name."""
 
+MOST_CLASSES = 1024
+
 Item = TypeVar("Item")
 
 Several = Annotated[tuple[Item, ...], FailFast()]

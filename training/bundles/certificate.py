@@ -21,7 +21,7 @@ from dpserve.training.exact.quantised import weight_step
 from dpserve.training.features.feature_map import NORM_BOUND
 from dpserve.training.features.maps import Encoder, FeatureMap, HeadFeatureMap
 from dpserve.training.features.whole_steps import STEP
-from dpserve.training.fields import NAME, Several
+from dpserve.training.fields import MOST_CLASSES, NAME, Several
 from dpserve.training.fitting.sensitivity import (
     LARGEST_ALPHA,
     LARGEST_PARAMETER,
@@ -202,7 +202,7 @@ class ModelCertificate(SealedCertificate):
     """Random, not derived from the weights."""
     created: AwareDatetime
     neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = ONE_MORE_OR_FEWER
-    classes: Several[str] = Field(min_length=2, max_length=1024)
+    classes: Several[str] = Field(min_length=2, max_length=MOST_CLASSES)
     feature_names: Several[str] = Field(min_length=1)
     feature_map: Any
     """A map with public bounds of every feature, `lower` and `upper`."""

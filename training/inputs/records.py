@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats, Mask
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
+from dpserve.training.fields import MOST_CLASSES
 from dpserve.training.inputs.column import BOOLEANS
 from dpserve.training.inputs.columns import Columns
 from dpserve.training.inputs.sums import Sums, of_rows
@@ -34,7 +35,7 @@ class NoRecords(DataError):
 class Declaration:
     """The public facts about records: feature names, bounds of each feature, and class names.
 
-    lower, upper: d numbers each, in the features' own units, lower < upper. classes: at least two names.
+    lower, upper: d numbers each, in the features' own units, lower < upper. classes: from two names to MOST_CLASSES.
     """
 
     feature_names: tuple[str, ...]
@@ -61,6 +62,8 @@ class Declaration:
                 raise DataError(f"the bounds of feature {name!r} must be finite and in order, not {low:g}:{high:g}")
         if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
             raise DataError("declare at least two classes, each once")
+        if len(self.classes) > MOST_CLASSES:
+            raise DataError(f"there may be {MOST_CLASSES:,} classes, and {len(self.classes):,} are declared")
 
     @property
     def features(self) -> int:

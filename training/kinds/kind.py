@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import NotExportable, TrainingError
@@ -31,17 +30,14 @@ if TYPE_CHECKING:
     from dpserve.training.pay_once.classifier import Classifier
     from dpserve.training.pay_once.model import ReleasedModel
 
-Ability = Literal["units", "ray", "encoder", "budget", "export", "intervals", "evaluation", "audit", "sets", "canaries"]
+Ability = Literal["units", "ray", "encoder", "export", "intervals", "evaluation", "audit", "sets", "canaries"]
 """Abilities that a kind may lack.
 
 units: protect all records of one person together. ray: train on a cluster. encoder: take an ONNX encoder's features.
-budget: have its options set by the planner. export: leave in a file.
-intervals: say how far noise may have moved an answer. evaluation: be scored on public rows. audit: be attacked through
-a service of its own. sets: have prediction sets. canaries: measure what training tells by made records in it.
+export: leave in a file. intervals: say how far noise may have moved an answer. evaluation: be scored on public rows.
+audit: be attacked through a service of its own. sets: have prediction sets. canaries: measure what training tells by
+made records in it.
 """
-
-Pay = Callable[[Cost], None]
-"""Charges the lineage, durably, or raises."""
 
 Answers = Literal["metered", "once"]
 """The thing that the budget pays for: each answer, or the model, once."""
@@ -113,7 +109,6 @@ NO_NOISE_TO_AUDIT = "its noise was drawn once, when it was trained: no answer ha
 WITHOUT_CLASSES: Mapping[Ability, str] = {
     "export": "its answers are no probabilities of classes, and files have no other form yet",
     "evaluation": "its answers are no probabilities of classes, by which held-out records are scored",
-    "budget": "its answers are no probabilities of classes, by which the planner compares kinds",
     "sets": "are sets of classes, and its answers are no probabilities of classes",
 }
 """Abilities that a kind lacks whose answers are other than probabilities of classes."""

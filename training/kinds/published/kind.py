@@ -42,7 +42,6 @@ class PublishedKind(MeteredKind):
         "units": "does not go with a network as Lu et al. train it",
         "ray": "does not go with a network as Lu et al. train it",
         "encoder": "a network as Lu et al. train it has numbers for its input",
-        "budget": "nothing is proved of a network as Lu et al. train it",
     }
 
     def check_installed(self) -> None:
