@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpserve.commands.candidates import CandidateOptions
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
 from dpserve.training.errors import WrongOption
 
 if TYPE_CHECKING:
     from dpserve.audit.reports import Report
-    from dpserve.commands.attacking import CandidateOptions
 
 PANEL = "Any other server"
 _LARGEST_VALUE = 1e12
@@ -37,7 +37,7 @@ class PredictUrlOptions(Options):
     )
     rows_a_request: int = option(100, "At most so many rows in a request.", panel=PANEL, ge=1)
 
-    def measure(self, of: "CandidateOptions", key_files: Sequence[Path], *, confidence: float, seed: int) -> "Report":
+    def measure(self, of: CandidateOptions, key_files: Sequence[Path], *, confidence: float, seed: int) -> "Report":
         """Ask about candidates, and return the report. Raises EndpointError, DataError and WrongOption."""
         from dpserve.audit.leakage_report import leakage_report
         from dpserve.audit.membership.leakage import measure_leakage
@@ -75,7 +75,7 @@ class PredictUrlOptions(Options):
         return leakage_report(leakage, self.predict_url)
 
 
-def _columns(of: "CandidateOptions") -> tuple[str, ...]:
+def _columns(of: CandidateOptions) -> tuple[str, ...]:
     """Return the names of the rows' values, in the file's order. Raises WrongOption without members."""
     from dpserve.training.inputs.table_records import column_names
 
