@@ -57,7 +57,10 @@ def with_sets(draft: Path, out: Path, held: Records, by: By, one_in: int, random
     counts = counts_of(own, held.y, parts_of(held.units, len(held)), 1 if by == "all" else classes)
     mu = mu_for(min(picorho.budget(certificate.whole_cost().rho), LARGEST_PRICE))
     sets = release_sets(counts, mu, one_in, randomness)
-    return save_sealed(out, tensors, certificate.with_prediction_sets(sets))
+    try:
+        return save_sealed(out, tensors, certificate.with_prediction_sets(sets))
+    except ValueError as error:
+        raise TrainingError(f"prediction sets are not possible here: {error}") from error
 
 
 def own_probabilities(model: ReleasedModel, records: Records) -> Floats:

@@ -149,9 +149,9 @@ class Calibrate(ModelStep[Calibrated]):
 
     name = "calibration"
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError for a mu that no calibration can have."""
-        _ = law(release.mu, len(certificate.classes)).step
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost of all parts. Raises ValueError for a mu that no calibration can have."""
+        return law(mu, len(certificate.classes)).cost
 
     def run(self, state: Calibrated, release: Release, randomness: Randomness) -> Calibrated:
         """Return the state with a calibration."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Step(ABC):
     """A step of a training. name: that of its release. part: the records that it looks at.
 
-    is_needed: whether there is no model without it. The docstring of a subclass proves what `check` checks.
+    is_needed: whether there is no model without it. The docstring of a subclass proves its `cost`.
     """
 
     name: ClassVar[str]
@@ -33,8 +33,11 @@ class Step(ABC):
     is_needed: ClassVar[bool] = False
 
     @abstractmethod
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError unless the certificate's other numbers, by the step's proof, cost what the release says."""
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost that the step's proof gives a release of mu, from the certificate's other numbers.
+
+        Raises ValueError where it gives none.
+        """
 
     def is_needed_by(self, certificate: "ReleaseCertificate") -> bool:  # noqa: ARG002 - a step may look
         """Return whether a model with this certificate cannot be without the step's release."""
@@ -126,4 +129,5 @@ def check(steps: Sequence[Step], releases: Sequence[Release], certificate: "Rele
         step: Any = by_name[release.name]
         if release.part != step.part:
             raise ValueError(f"{release.name} is released of the records that are {step.part}")
-        step.check(release, certificate)
+        if release.price != step.cost(release.mu, certificate):
+            raise ValueError(f"the release of {release.name} does not cost {release.cost!r}")

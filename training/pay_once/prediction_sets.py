@@ -6,13 +6,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.prefix_sums import WHOLE, PrefixSums
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.fields import Several
 from dpserve.training.inputs.records import Units
 from dpserve.training.pay_once.chain import Step
 from dpserve.training.pay_once.coverage import asked_of_counts, least_probabilities
-from dpserve.training.pay_once.releases import Release
 from dpserve.training.pay_once.scores import CELLS, cells_of
 
 if TYPE_CHECKING:
@@ -97,13 +97,14 @@ class Counts(Step):
         """Return whether it has prediction sets."""
         return certificate.prediction_sets is not None
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError unless these are the counts of the certificate's classes."""
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:  # noqa: ARG002 - the sets have their mu
+        """Return what the counts of the certificate's classes cost. Raises ValueError for those of others."""
         sets, classes = certificate.prediction_sets, len(certificate.classes)
-        if sets is None or release.price != sets.sums.cost:
-            raise ValueError(f"there are no counts that cost {release.cost!r}")
+        if sets is None:
+            return Cost()
         if len(sets.released) != (1 if sets.by == "all" else classes):
             raise ValueError(f"prediction sets count all records together, or those of {classes} classes apart")
+        return sets.sums.cost
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from dpserve.accounting.losses import Cost
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
 Part = Literal["training", "held back", "validating"]
 """The records that a release was computed from: those that train, or others, which trained nothing."""
@@ -42,12 +42,10 @@ class Release(BaseModel):
     @property
     def mu(self) -> float:
         """The mu of its one loss. Raises ValueError for a release that has none, or several."""
-        (loss,) = self.price.losses
-        return float(getattr(loss, "mu", None) or _no_mu(self))
-
-
-def _no_mu(release: Release) -> float:
-    raise ValueError(f"the release {release.name!r} has no mu")
+        match self.price.losses:
+            case (GaussianLoss(mu),) | (ApproximateGaussianLoss(mu, _),):
+                return mu
+        raise ValueError(f"the release of {self.name} has no mu: it costs {self.cost!r}")
 
 
 def composed(releases: Iterable[Release]) -> Cost:

@@ -22,9 +22,9 @@ class Total(Step):
     name = "total"
     is_needed = True
 
-    def check(self, release, certificate):
-        """Raise ValueError for a mu that no total can have."""
-        _ = certificate.law.step
+    def cost(self, mu, certificate):
+        """Return the cost. Raises ValueError for a mu that no total can have."""
+        return certificate.law_of(mu).cost
 
 
 TOTAL = Total()
@@ -42,7 +42,11 @@ class RatingsCertificate(ReleaseCertificate):
     @property
     def law(self):
         """The noise on the sum."""
-        return GaussianVector(self.mu_of(TOTAL), 1, max(abs(float(each)) for each in self.classes))
+        return self.law_of(self.mu_of(TOTAL))
+
+    def law_of(self, mu):
+        """Return the noise of a release of mu."""
+        return GaussianVector(mu, 1, max(abs(float(each)) for each in self.classes))
 
 
 @dataclass(frozen=True, eq=False)

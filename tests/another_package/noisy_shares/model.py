@@ -23,9 +23,9 @@ class ClassCounts(Step):
     name = "class counts"
     is_needed = True
 
-    def check(self, release, certificate):
-        """Raise ValueError for a mu that no counts can have."""
-        _ = certificate.law.step
+    def cost(self, mu, certificate):
+        """Return the cost. Raises ValueError for a mu that no counts can have."""
+        return certificate.law_of(mu).cost
 
 
 CLASS_COUNTS = ClassCounts()
@@ -43,7 +43,11 @@ class SharesCertificate(ReleaseCertificate):
     @property
     def law(self):
         """The noise on the counts."""
-        return GaussianVector(self.mu_of(CLASS_COUNTS), len(self.classes), 1.0)
+        return self.law_of(self.mu_of(CLASS_COUNTS))
+
+    def law_of(self, mu):
+        """Return the noise of a release of mu."""
+        return GaussianVector(mu, len(self.classes), 1.0)
 
 
 @dataclass(frozen=True, eq=False)

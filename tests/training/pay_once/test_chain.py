@@ -48,9 +48,9 @@ class Clip(FeatureStep):
         """Return that a model of this kind has it."""
         return True
 
-    def check(self, release, certificate):
-        """Raise ValueError for a mu that no length can have."""
-        _ = GaussianVector(release.mu, 1, 1.0).step
+    def cost(self, mu, certificate):
+        """Return the cost."""
+        return GaussianVector(mu, 1, 1.0).cost
 
 
 CLIP = Clip()
@@ -114,6 +114,16 @@ def test_releases_in_another_order_or_twice_or_of_other_records_do_not_hold(tmp_
     for releases in ((*others, first), (first, first, *others), (beside, *others), ()):
         with pytest.raises(BundleError, match="does not hold"):
             certificate.model_copy(update={"releases": releases}).verify()
+
+
+@pytest.mark.parametrize("cost", ["claimed-gaussian:0.5", "laplace:0.5", "gaussian:0.5,gaussian:0.5", "sgm:1.0:0.1"])
+def test_a_release_of_another_law_than_its_steps_does_not_hold(tmp_path, cost):
+    certificate = trained(tmp_path, "weights", lam=4.0)
+    first, *others = certificate.releases
+    made = certificate.model_copy(update={"releases": (first.model_copy(update={"cost": cost}), *others)})
+    made = made.model_copy(update={"cost": str(made.whole_cost())})
+    with pytest.raises(BundleError, match="does not hold"):
+        made.verify()
 
 
 def test_a_certificate_costs_what_its_releases_cost(tmp_path):

@@ -53,6 +53,6 @@ def test_what_is_no_cost_is_no_release(cost):
 def test_the_mu_is_that_of_one_loss():
     assert release(GaussianLoss(0.25)).mu == 0.25
     for losses in ((GaussianLoss(1.0), GaussianLoss(1.0)), (LaplaceLoss(1.0),)):
-        with pytest.raises(ValueError, match=r"mu|unpack"):
+        with pytest.raises(ValueError, match="has no mu"):
             _ = release(*losses).mu
     assert math.isclose(composed([release(GaussianLoss(3.0)), release(GaussianLoss(4.0))]).rho, 12.5)

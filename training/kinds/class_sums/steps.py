@@ -111,9 +111,9 @@ class Centre(ModelStep[Training]):
     name = "centre"
     is_needed = True
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError for a mu that no centre can have."""
-        _ = centre_law(release.mu, certificate.feature_map.dimension).step
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost. Raises ValueError for a mu that no centre can have."""
+        return centre_law(mu, certificate.feature_map.dimension).cost
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state with a centre."""
@@ -136,9 +136,9 @@ class ClassTotals(ModelStep[Training]):
     name = "sums"
     is_needed = True
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError for a mu that no sums can have."""
-        _ = sums_law(release.mu, len(certificate.classes), certificate.feature_map.dimension).step
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost. Raises ValueError for a mu that no sums can have."""
+        return sums_law(mu, len(certificate.classes), certificate.feature_map.dimension).cost
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state with sums."""
@@ -158,9 +158,9 @@ class Descent(ModelStep[Training]):
 
     name = "steps"
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError for a mu that no steps can have."""
-        _ = continued.law(release.mu, len(certificate.classes), certificate.feature_map.dimension).step
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost. Raises ValueError for a mu that no steps can have."""
+        return continued.law(mu, len(certificate.classes), certificate.feature_map.dimension).cost
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state after the steps."""

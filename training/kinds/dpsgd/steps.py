@@ -92,9 +92,9 @@ class Centre(ModelStep[Training]):
 
     name = "centre"
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError for a mu that no centre can have."""
-        _ = centre_release(release.mu, certificate.feature_map.dimension).step
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost. Raises ValueError for a mu that no centre can have."""
+        return centre_release(mu, certificate.feature_map.dimension).cost
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state with a centre."""
@@ -122,19 +122,18 @@ class Steps(ModelStep[Training]):
     name = "steps"
     is_needed = True
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError unless the mu covers the certificate's steps."""
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost. Raises ValueError unless the mu covers the certificate's steps."""
         run = cast("DpSgdCertificate", certificate)
         noise, rate, steps, size = run.noise_multiplier, run.sampling_rate, run.descent.steps, run.network.size
         grid_step(run.step_release, size)
         gaussian_envelope.check_sampler(noise, steps, size, wide_gaussian.DISTANCE)
-        if release.price != steps_cost(release.mu):
-            raise ValueError(f"steps do not cost {release.cost!r}")
-        if not gaussian_envelope.covers(release.mu, noise, rate, steps):
+        if not gaussian_envelope.covers(mu, noise, rate, steps):
             raise ValueError(
-                f"mu = {release.mu:.6g} does not cover {steps} steps at sampling rate {rate:.6g} with "
+                f"mu = {mu:.6g} does not cover {steps} steps at sampling rate {rate:.6g} with "
                 f"noise multiplier {noise:.6g}"
             )
+        return steps_cost(mu)
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:  # noqa: ARG002
         """Return the state after the descent. Its noise is the certificate's, which the release covers."""

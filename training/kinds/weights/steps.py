@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self, cast
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import Sums
@@ -60,9 +61,9 @@ class Weights(ModelStep[Training]):
     name = "weights"
     is_needed = True
 
-    def check(self, release: Release, certificate: "ReleaseCertificate") -> None:
-        """Raise ValueError for a mu for which no noise can be drawn."""
-        _ = cast("WeightsCertificate", certificate).vector(release.mu).step
+    def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
+        """Return the cost. Raises ValueError for a mu for which no noise can be drawn."""
+        return cast("WeightsCertificate", certificate).vector(mu).cost
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state with noisy weights."""
