@@ -6,6 +6,8 @@ deviation `scale`, `LAPLACE` noise the density e^(-|x|/scale) / (2 scale). Who r
 Write f(z) = z_k - ln(sum of e^(z_j) over j other than k): the log-odds of class k given the logits z. An answer with
 noise n on each logit shows f at z + n. f is concave and its gradient, (1, -q) with q a distribution, has an L2 norm of
 at most sqrt(2).
+
+SciPy is imported where it is used: a service that draws noise is smaller without it.
 """
 
 import math
@@ -17,7 +19,6 @@ from statistics import NormalDist
 from typing import ClassVar
 
 import numpy as np
-import scipy.special
 
 from dpserve.accounting.arrays import Floats
 
@@ -143,11 +144,15 @@ class GaussianLaw(Law):
 
     def lower_tail(self, square: float, leverages: Mapping[float, float]) -> float:
         """See `Law`. It is exact: ||M e||^2 is chi-square with rank(M) degrees of freedom."""
+        import scipy.special
+
         rank = sum(leverage * count for leverage, count in leverages.items())
         return float(scipy.special.gammainc(rank / 2, square / 2))
 
     def upper_tail(self, value: float, weights: Mapping[float, int]) -> float:
         """See `Law`. It is exact."""
+        import scipy.special
+
         del weights
         return float(2 * scipy.special.ndtr(-value))
 
@@ -184,6 +189,8 @@ class LaplaceLaw(Law):
 
     def blurred(self, x: Floats, deviation: float, scale: Floats) -> Floats:
         """See `Law`. It is the normal-Laplace density (Reed and Jorgensen 2004)."""
+        import scipy.special
+
         ratio = deviation / scale
         sides = [sign * x / scale + scipy.special.log_ndtr(-sign * x / deviation - ratio) for sign in (-1.0, 1.0)]
         density: Floats = np.logaddexp(*sides) + ratio**2 / 2 - np.log(2 * scale)
@@ -237,6 +244,8 @@ def _shifted(residuals: Floats) -> Floats:
 
     With a the sorted -r_i, g(c) = sum_i |c - a_i| has the slope 2k - C between a_k and a_k+1, and -C, C beyond.
     """
+    import scipy.special
+
     places = np.sort(-residuals, axis=1)
     classes = places.shape[1]
     sums = np.abs(places[:, :, None] - places[:, None, :]).sum(axis=2)
@@ -258,6 +267,8 @@ def _log_transform(leverage: float) -> Floats:
     By the trapezoidal rule in ln t: the integrand decays at either end. What is left out below t = e^-100 is less than
     e^-100, and what is beyond e^4 less than e^-1000.
     """
+    import scipy.special
+
     t = np.exp(_QUADRATURE)
     step = _QUADRATURE[1] - _QUADRATURE[0]
     weights = np.log(2 / math.sqrt(2 * math.pi) * step) + _QUADRATURE - t**2 / 2
