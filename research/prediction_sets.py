@@ -30,7 +30,7 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_named
 from dpserve.training.pay_once.model import ReleasedModel
-from dpserve.training.pay_once.prediction_sets import counts_of, one_in, parts_of, release_sets
+from dpserve.training.pay_once.prediction_sets import counts_of, one_in, record_parts, release_sets
 from dpserve.training.planning.options import DELTA
 from dpserve.training.sets_choice import SetsChoice
 from research.commands import program, run
@@ -185,7 +185,7 @@ def _measured(records: Records, X: Floats, y: Integers, kind: str, epsilon: floa
     asked, by_all = _Asked(model.answers(X)[0], y), _Asked(of_all.answers(X)[0], y)
     own, mu = own_probabilities(model, held), mu_for(whole)
     sets, by_class = (
-        release_sets(counts_of(own, held.y, parts_of(None, len(held)), groups), mu, part, SystemRandomness())
+        release_sets(counts_of(own, held.y, record_parts(None, len(held)), groups), mu, part, SystemRandomness())
         for groups in (1, classes)
     )
     lines = []

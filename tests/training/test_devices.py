@@ -39,7 +39,7 @@ from dpserve.training.kinds.loading import computed_by, load_model
 from dpserve.training.kinds.published.bundle import PublishedNetwork
 from dpserve.training.kinds.published.train import train_published
 from dpserve.training.kinds.registry import train_and_save
-from dpserve.training.pay_once.model import Around, ReleasedModel
+from dpserve.training.pay_once.model import CentredProducts, ReleasedModel
 from dpserve.training.pay_once.model import rounded as released
 from tests.training.answering import answers
 from tests.training.conftest import Silent, make_records
@@ -141,7 +141,9 @@ def test_released_matrices_and_directions_have_the_same_bits(torch_arithmetic, s
     matrix = released(generator.normal(size=(3, 301)) * np.exp2(exponent + generator.integers(-30, 30, (3, 1))))
     assert product(phi, torch_arithmetic.matrix(matrix).T).tobytes() == product(phi, matrix.T).tobytes()
     mean = phi.mean(axis=0)
-    here, moved = (Around.mean(mean, matrix, arithmetic).products(phi) for arithmetic in (NUMPY, torch_arithmetic))
+    here, moved = (
+        CentredProducts.mean(mean, matrix, arithmetic).products(phi) for arithmetic in (NUMPY, torch_arithmetic)
+    )
     assert here.tobytes() == moved.tobytes()
 
 

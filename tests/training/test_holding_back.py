@@ -14,7 +14,7 @@ from dpserve.training.fit import BudgetPlan, Request, fit
 from dpserve.training.holding_back import hold_back, own_probabilities
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, parts_of
+from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, record_parts
 from dpserve.training.sets_choice import SetsChoice, by_rule
 from dpserve.wording import as_flag, as_parameter
 from tests.seeded import Seeded
@@ -111,7 +111,7 @@ def test_a_unit_is_held_back_as_a_whole_and_counts_once():
     training, held = hold_back(records(500, units), 4, Seeded(0))
     key = {tuple(row): unit for row, unit in zip(records(500).X, of, strict=True)}
     assert not {key[tuple(row)] for row in training.X} & {key[tuple(row)] for row in held.X}
-    parts = parts_of(held.units, len(held))
+    parts = record_parts(held.units, len(held))
     assert np.bincount(held.units.of, weights=parts).tolist() == [2**14] * (held.units.of.max() + 1)
 
 
@@ -120,10 +120,10 @@ def test_a_held_back_record_changes_one_cell(tmp_path):
     model = load_model(tmp_path / "m")
     held = records(40, seed=3)
     own = own_probabilities(model, held)
-    counts = counts_of(own, held.y, parts_of(None, 40), 2)
+    counts = counts_of(own, held.y, record_parts(None, 40), 2)
     for gone in range(40):
         rest = held.taken(np.arange(40) != gone)
-        fewer = counts_of(own_probabilities(model, rest), rest.y, parts_of(None, 39), 2)
+        fewer = counts_of(own_probabilities(model, rest), rest.y, record_parts(None, 39), 2)
         assert np.abs(counts - fewer).sum() == 2**14
 
 

@@ -235,7 +235,8 @@ class Bins(FeatureMap):
             (rows, a), (columns, b) = without_zeros(*one.coarse(u)), without_zeros(*other.coarse(u))
             pairs = start + rows[:, :, None] * other.width + columns[:, None, :]
             values = KEPT_WEIGHT * np.maximum(a[:, :, None] + b[:, None, :] - 1.0, 0.0)
-            yield pairs.reshape(len(u), -1), values.reshape(len(u), -1)
+            shape = len(u), rows.shape[1] * columns.shape[1]
+            yield pairs.reshape(shape), values.reshape(shape)
             start += one.width * other.width
         if self.cross_buckets:
             places, counts = counted(buckets_of(self.fields, u, self.cross_buckets, self.cross_cells))

@@ -16,10 +16,10 @@ from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.sums import Rows
 
 CLOSEST = 0.25
-"""A row that is closer to the mean is divided by this: see `AroundMean.summed`."""
+"""A row that is closer to the mean is divided by this: see `SparseCentred.summed`."""
 
 SUM_PARTS = 8
-"""Sums of the absolute values of what `AroundMean.summed` adds, in units of the longest contribution, at most."""
+"""Sums of the absolute values of what `SparseCentred.summed` adds, in units of the longest contribution, at most."""
 
 
 def on_steps(mean: Floats) -> Floats:
@@ -29,7 +29,7 @@ def on_steps(mean: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class AroundMean:
+class SparseCentred:
     """Rows v (n, D) times `length`. rows: u, a `scipy.sparse.csr_array` (n, D) of phi(x); mean: (D,), from `on_steps`.
 
     Everything of a row is a function of that row, of the mean and of a public matrix alone, bit for bit. u and m are
@@ -46,7 +46,7 @@ class AroundMean:
         """Number of rows."""
         return int(self.rows.shape[0])
 
-    def __getitem__(self, some: slice | Mask) -> "AroundMean":
+    def __getitem__(self, some: slice | Mask) -> "SparseCentred":
         """Return some of the rows."""
         return replace(self, rows=self.rows[some])
 
@@ -103,8 +103,8 @@ class _Around:
     mean: Floats
     length: float
 
-    def __call__(self, rows: Any) -> AroundMean:
-        return AroundMean(rows, self.mean, self.length)
+    def __call__(self, rows: Any) -> SparseCentred:
+        return SparseCentred(rows, self.mean, self.length)
 
 
 def around(rows: Rows, mean: Floats, length: float = 1.0) -> Rows:

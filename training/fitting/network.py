@@ -27,7 +27,7 @@ from dpserve.training.exact.products import (
     product,
     squared_lengths,
 )
-from dpserve.training.fitting.around import AroundMean
+from dpserve.training.fitting.around import SparseCentred
 from dpserve.training.inputs.sums import BLOCK, Sums
 
 Activation = Literal["tanh", "relu"]
@@ -38,7 +38,7 @@ MOST_SHARDS = 2**11
 SUM_ERROR = 2.0**-13
 """Largest distance, in clipping norms, by which rounding moves two neighbours' sums apart."""
 
-Inputs = Floats | AroundMean
+Inputs = Floats | SparseCentred
 """The first layer's inputs: (n, width)."""
 
 _NORM_ERROR = 2.0**-30
@@ -123,7 +123,7 @@ class Network:
         Rounding of the sum. Blocks of 1,024 records are summed, then up to 128 blocks of a shard, and then k shards
         (`dpserve.training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 128
         + k + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm, and by
-        SUM_PARTS times as much where rows are sparse around a mean (`AroundMean.summed`): for neighbours together at
+        SUM_PARTS times as much where rows are sparse around a mean (`SparseCentred.summed`): for neighbours together at
         most SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
         """
         total = np.zeros(self.size)
@@ -135,7 +135,7 @@ class Network:
             for (layer, biases), (a, d) in zip(views, factors, strict=True):
                 if weights is not None:
                     d = d * weights[block, None]
-                if isinstance(a, AroundMean):
+                if isinstance(a, SparseCentred):
                     layer += a.summed(d)
                 elif start == 0:
                     np.matmul(a.T, d, out=layer)
@@ -159,7 +159,7 @@ class Network:
                 yield a, d * scales
             else:
                 # A sparse row is finite, and no longer than `length`, whatever the parameters are.
-                kept = a if isinstance(a, AroundMean) else np.where(finite[:, None], a, 0.0)
+                kept = a if isinstance(a, SparseCentred) else np.where(finite[:, None], a, 0.0)
                 yield kept, np.where(finite[:, None], d, 0.0) * scales
 
     def gradient_factors(self, parameters: Floats, inputs: Inputs, labels: Labels) -> list[tuple[Inputs, Floats]]:
@@ -169,7 +169,7 @@ class Network:
         """
         layers = [(matrix_on_grid(weights), biases) for weights, biases in self.layers(parameters)]
         with np.errstate(over="ignore", invalid="ignore"):
-            first: Inputs = inputs if isinstance(inputs, AroundMean) else on_grid(inputs)
+            first: Inputs = inputs if isinstance(inputs, SparseCentred) else on_grid(inputs)
             hidden: list[Floats] = []
             values = first
             for weights, biases in layers[:-1]:
@@ -194,10 +194,10 @@ class Network:
 
 
 def _squared_lengths(rows: Inputs) -> Floats:
-    return rows.squared_lengths if isinstance(rows, AroundMean) else squared_lengths(rows)
+    return rows.squared_lengths if isinstance(rows, SparseCentred) else squared_lengths(rows)
 
 
 def _affine(rows: Inputs, weights: Floats, biases: Floats) -> Floats:
-    z = rows.product(weights) if isinstance(rows, AroundMean) else product(rows, weights)
+    z = rows.product(weights) if isinstance(rows, SparseCentred) else product(rows, weights)
     z += biases
     return z

@@ -63,7 +63,7 @@ def rounded(matrix: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Around:
+class CentredProducts:
     """Products of a released matrix M (m, D), as `rounded` leaves it, with rows' directions v around a released mean.
 
     u = phi/||phi|| and v = (u - mean)/max(||u - mean||, CLOSEST), so that M v = (M u - M mean)/max(...), with

@@ -141,7 +141,7 @@ def mean_size(probabilities: Floats, y: Integers, share: float) -> float:
     return float((probabilities >= np.quantile(own, 1 - share, method="lower")).sum(axis=1).mean())
 
 
-def parts_of(units: Units | None, records: int) -> Integers:
+def record_parts(units: Units | None, records: int) -> Integers:
     """Return the part of each record in the counts, (n,), in whole steps of 2^-14: a unit's add up to one record.
 
     Of m records of a unit the j-th has floor(j/m) less floor((j - 1)/m), in steps: each within one of 1/m. Records of a
@@ -163,7 +163,7 @@ def counts_of(own: Floats, y: Integers, parts: Integers, groups: int) -> Integer
     """Return the counts of records, (groups, CELLS), in whole steps of 2^-14.
 
     own: (n,), the probability that the model gives each record's class. y: (n,), the classes. parts: (n,), as
-    `parts_of` has them. groups: 1 for all records together, else the number of classes.
+    `record_parts` has them. groups: 1 for all records together, else the number of classes.
     """
     counts = np.zeros((groups, CELLS), dtype=np.int64)
     np.add.at(counts, (y if groups > 1 else np.zeros_like(y), cells_of(own)), parts)

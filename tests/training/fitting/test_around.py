@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from dpserve.training.exact.products import matrix_on_grid
 from dpserve.training.features.maps import Bins
 from dpserve.training.features.rows import Features
-from dpserve.training.fitting.around import CLOSEST, AroundMean, around, on_steps
+from dpserve.training.fitting.around import CLOSEST, SparseCentred, around, on_steps
 from dpserve.training.fitting.network import SUM_ERROR, Network
 from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.inputs.sums import Rows, of_rows
-from dpserve.training.kinds.class_sums.sums import Centred, centre_of, sparse_sums_of, sums_of
+from dpserve.training.kinds.class_sums.sums import CentredRows, centre_of, sparse_sums_of, sums_of
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd.centre import inputs_around, sum_of_rows
 from dpserve.training.kinds.dpsgd.choices import Choices
@@ -43,7 +43,7 @@ def some_mean(generator, X):
 def test_rows_around_a_mean_are_the_dense_ones(seed):
     X, _, generator = table(seed, 9)
     mean = some_mean(generator, X)
-    rows = AroundMean(MAP.sparse(X), mean, 4.0)
+    rows = SparseCentred(MAP.sparse(X), mean, 4.0)
     apart = MAP(X, {}) - mean
     distances = np.linalg.norm(apart, axis=1)
     dense = 4.0 * apart / np.maximum(distances, CLOSEST)[:, None]
@@ -62,11 +62,11 @@ def test_a_sparse_row_has_the_same_bits_alone_and_among_others(seed):
     X, y, generator = table(seed, 40)
     mean, network = some_mean(generator, X), Network((MAP.dimension, 7, CLASSES))
     parameters = network.initial(seed) + generator.standard_normal(network.size) * 0.1
-    together = AroundMean(MAP.sparse(X), mean, 4.0)
+    together = SparseCentred(MAP.sparse(X), mean, 4.0)
     wanted = network.gradient_factors(parameters, together, y)
     for place in (0, 17, 39):
         one = slice(place, place + 1)
-        alone = AroundMean(MAP.sparse(X[one]), mean, 4.0)
+        alone = SparseCentred(MAP.sparse(X[one]), mean, 4.0)
         np.testing.assert_array_equal(alone.scales, together.scales[one])
         found = network.gradient_factors(parameters, alone, y[one])
         for (_, d), (_, among) in zip(found, wanted, strict=True):
@@ -81,7 +81,7 @@ def test_the_clipped_sum_is_the_dense_one(hidden):
     parameters = network.initial(1) + generator.standard_normal(network.size) * 0.3
     mean = on_steps(MAP(X, {}).mean(axis=0))
     for clip_norm in (1e-3, 1.0, 100.0):
-        sparse = network.clipped_sum(parameters, AroundMean(MAP.sparse(X), mean, 4.0), y, clip_norm)
+        sparse = network.clipped_sum(parameters, SparseCentred(MAP.sparse(X), mean, 4.0), y, clip_norm)
         dense = network.clipped_sum(parameters, inputs_around(mean, directions_of(X, MAP), 4.0), y, clip_norm)
         assert np.linalg.norm(sparse - dense) <= 1e-4 * np.linalg.norm(dense)
 
@@ -96,7 +96,7 @@ def test_no_record_moves_the_clipped_sum_further_than_the_norm(seed, size):
     mean = some_mean(generator, X)
     with np.errstate(all="ignore"):
         whole, less, own = (
-            network.clipped_sum(parameters, AroundMean(MAP.sparse(X[part]), mean, 4.0), y[part], 0.5)
+            network.clipped_sum(parameters, SparseCentred(MAP.sparse(X[part]), mean, 4.0), y[part], 0.5)
             for part in (slice(None), slice(1, None), slice(0, 1))
         )
     assert np.linalg.norm(own) <= 0.5 * (1 + 2.0**-30)
@@ -153,7 +153,7 @@ def test_the_view_of_rows_leaves_what_was_made_of_them():
     mean = on_steps(MAP(X, {}).mean(axis=0))
     ((first, _, _),) = records.shards[0].blocks(around(rows, mean))
     ((plain, _, _),) = records.shards[0].blocks(rows)
-    assert isinstance(first, AroundMean)
+    assert isinstance(first, SparseCentred)
     assert plain is not first
     assert (plain.toarray() == MAP(X, {})).all()
     assert len(records.shards[0].kept) == 2
@@ -184,5 +184,5 @@ def test_class_sums_of_sparse_rows_answer_as_those_of_dense_ones():
     largest = np.bincount(records.y).max() / len(records.y)
     assert model.stepped is not None
     assert right > largest + 0.1
-    around_mean = Rows(Centred(rows_of(MAP).make, model.mean))
+    around_mean = Rows(CentredRows(rows_of(MAP).make, model.mean))
     assert around_mean.view is None

@@ -17,7 +17,7 @@ from dpserve.training.pay_once.prediction_sets import (
     expected_share,
     mean_size,
     one_in,
-    parts_of,
+    record_parts,
     release_sets,
 )
 from dpserve.training.pay_once.scores import CELLS, EDGES, cells_of, least_in
@@ -76,7 +76,7 @@ def covered(source, n, mu, asked, groups, trials, seed=0):
     for trial in range(trials):
         rng = np.random.default_rng([seed, trial])
         y, own = source.draw(n + 1, rng)
-        counts = counts_of(own[:n], y[:n], parts_of(None, n), groups)
+        counts = counts_of(own[:n], y[:n], record_parts(None, n), groups)
         least = release_sets(counts, mu, 6, Seeded(trial)).least(asked, 2)
         hit = own[n] >= least[y[n]]
         inside += hit
@@ -129,7 +129,7 @@ def test_coverage_is_reached_for_records_of_further_units():
         y = np.zeros(len(of), dtype=np.int64)
         calibrating = of < 119
         units = Units("who", of[calibrating])
-        counts = counts_of(own[calibrating], y[calibrating], parts_of(units, calibrating.sum()), 1)
+        counts = counts_of(own[calibrating], y[calibrating], record_parts(units, calibrating.sum()), 1)
         (least,) = release_sets(counts, 1.5, 6, Seeded(trial)).least(800, 1)
         inside += rng.choice(own[~calibrating]) >= least
     assert inside >= fewest(trials, 0.8)
@@ -147,7 +147,7 @@ def least_without(gone, own, y, of, asked, groups):
     kept = np.flatnonzero(of != gone)
     units = Units("who", np.unique(of[kept], return_inverse=True)[1])
     sums = PrefixSums(1.0, groups, CELLS)
-    noisy = sums.release(counts_of(own[kept], y[kept], parts_of(units, len(kept)), groups), Seeded(0))
+    noisy = sums.release(counts_of(own[kept], y[kept], record_parts(units, len(kept)), groups), Seeded(0))
     return np.array(coverages.least_probabilities(sums, noisy, asked, [[group] for group in range(groups)]))
 
 
@@ -168,7 +168,7 @@ def test_exact_counts_cover_each_of_a_few_units_in_turn(groups, largest):
             of = np.repeat(np.arange(units), sizes)
             own = rng.permutation(np.linspace(0.02, 0.98, len(of))) if values is None else rng.choice(values, len(of))
             y = rng.integers(0, groups, len(of))
-            parts = parts_of(Units("who", of), len(of))
+            parts = record_parts(Units("who", of), len(of))
             for asked in (500, 700, 800):
                 covered_parts, parts_in = np.zeros(groups), np.bincount(y, weights=parts, minlength=groups)
                 for gone in range(units):
@@ -216,7 +216,7 @@ def test_a_threshold_is_wrong_only_by_a_false_pass_of_one_of_nine_cells():
 def test_much_more_than_asked_is_not_covered_where_records_are_many():
     rng = np.random.default_rng(0)
     y, own = SOURCES[0].draw(20_000, rng)
-    sets = release_sets(counts_of(own, y, parts_of(None, 20_000), 1), 0.3, 6, Seeded(0))
+    sets = release_sets(counts_of(own, y, record_parts(None, 20_000), 1), 0.3, 6, Seeded(0))
     _, further = SOURCES[0].draw(20_000, rng)
     for asked in (500, 800, 900, 950):
         share = np.mean(further >= sets.least(asked, 2)[0])
@@ -230,7 +230,7 @@ def test_a_plan_expects_the_share_that_sets_reach(records, mu):
     y, own = SOURCES[0].draw(held, rng)
     _, further = SOURCES[0].draw(50_000, rng)
     for asked in (500, 900):
-        least = release_sets(counts_of(own, y, parts_of(None, held), 1), mu, 6, Seeded(4)).least(asked, 2)[0]
+        least = release_sets(counts_of(own, y, record_parts(None, held), 1), mu, 6, Seeded(4)).least(asked, 2)[0]
         assert expected_share(records, mu, asked) == pytest.approx(np.mean(further >= least), abs=0.03 + 60 / mu / held)
 
 
@@ -245,7 +245,7 @@ def test_a_plan_expects_all_classes_where_noise_covers_the_held_back():
 def test_sets_grow_with_coverage():
     rng = np.random.default_rng(1)
     y, own = SOURCES[0].draw(3000, rng)
-    sets = release_sets(counts_of(own, y, parts_of(None, 3000), 2), 1.0, 6, Seeded(1))
+    sets = release_sets(counts_of(own, y, record_parts(None, 3000), 2), 1.0, 6, Seeded(1))
     thresholds = np.array([sets.least(asked, 2) for asked in (500, 700, 900, 990, 999)])
     assert (np.diff(thresholds, axis=0) <= 0).all()
 
@@ -253,7 +253,7 @@ def test_sets_grow_with_coverage():
 def test_a_class_without_records_is_in_every_set():
     rng = np.random.default_rng(2)
     y, own = Source((1.0, 0.0), "smooth").draw(3000, rng)
-    sets = release_sets(counts_of(own, y, parts_of(None, 3000), 2), 1.0, 6, Seeded(1))
+    sets = release_sets(counts_of(own, y, record_parts(None, 3000), 2), 1.0, 6, Seeded(1))
     least = sets.least(900, 2)
     assert least[0] > 0
     assert least[1] == 0

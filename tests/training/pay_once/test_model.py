@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpserve.mechanisms.elementary import softmax
 from dpserve.training.features.maps import Fourier, Identity
-from dpserve.training.pay_once.model import Around, rounded
+from dpserve.training.pay_once.model import CentredProducts, rounded
 
 MAPS = [
     Identity(lower=(0.0,) * 30, upper=(1.0,) * 30, clip_norm=1.0, bias=0.1),
@@ -48,7 +48,7 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it(feature_map):
     generator = np.random.default_rng(2)
     matrix, mean = generator.standard_normal((5, phi.shape[1])), 0.01 * generator.standard_normal(phi.shape[1])
     on_steps = rounded(matrix)
-    around = Around.mean(mean, on_steps)
+    around = CentredProducts.mean(mean, on_steps)
     for answer in (lambda rows: softmax(rows @ on_steps.T), lambda rows: softmax(around.products(rows))):
         together = answer(phi)
         for rows in (1, 2, 3, 17, 64):
@@ -63,7 +63,7 @@ def test_products_around_a_mean_are_those_of_the_directions():
     phi = questions(MAPS[0])
     generator = np.random.default_rng(2)
     matrix, mean = generator.standard_normal((5, phi.shape[1])), 0.1 * generator.standard_normal(phi.shape[1])
-    around = Around.mean(mean, rounded(matrix))
+    around = CentredProducts.mean(mean, rounded(matrix))
     u = phi / np.linalg.norm(phi, axis=1, keepdims=True)
     v = (u - mean) / np.linalg.norm(u - mean, axis=1, keepdims=True)
     np.testing.assert_allclose(around.products(phi), v @ rounded(matrix).T, atol=1e-12)
@@ -73,7 +73,7 @@ def test_a_row_on_the_mean_and_one_without_a_direction_have_products():
     phi = np.zeros((2, 3))
     phi[0, 1] = 0.5
     mean, matrix = np.array([0.0, 1.0, 0.0]), np.eye(3)
-    np.testing.assert_allclose(Around.mean(mean, matrix).products(phi), [[0, 0, 0], [0, -1, 0]], atol=1e-11)
+    np.testing.assert_allclose(CentredProducts.mean(mean, matrix).products(phi), [[0, 0, 0], [0, -1, 0]], atol=1e-11)
 
 
 def test_no_probability_is_0_and_each_row_adds_up_to_1():
@@ -91,6 +91,6 @@ def test_products_have_the_same_bits_in_another_layout_of_memory(seed, m, d):
     phi = np.rint(generator.normal(size=(5, d)) / (4 * np.sqrt(d)) * 2**24) / 2**24
     shifted = np.empty(d + 1)[1:]
     shifted[:] = mean
-    one = Around.mean(mean, rounded(matrix)).products(phi)
-    other = Around.mean(shifted, rounded(np.asfortranarray(matrix))).products(phi)
+    one = CentredProducts.mean(mean, rounded(matrix)).products(phi)
+    other = CentredProducts.mean(shifted, rounded(np.asfortranarray(matrix))).products(phi)
     np.testing.assert_array_equal(one, other)

@@ -34,7 +34,7 @@ from dpserve.training.kinds.class_sums.shrinkage import shrunk, unit_rows
 from dpserve.training.kinds.class_sums.sums import mean_of
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import CanaryRun
-from dpserve.training.pay_once.model import Around, rounded
+from dpserve.training.pay_once.model import CentredProducts, rounded
 
 if TYPE_CHECKING:
     from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
@@ -109,8 +109,8 @@ class ClassSums:
         return matrices(self.arithmetic, self.tensors)
 
     @functools.cached_property
-    def _scores(self) -> Around:
-        return Around.mean(self.mean, self.weights, self.arithmetic)
+    def _scores(self) -> CentredProducts:
+        return CentredProducts.mean(self.mean, self.weights, self.arithmetic)
 
     @functools.cached_property
     def weights(self) -> Floats:
@@ -118,10 +118,10 @@ class ClassSums:
         return rounded(TEMPERATURE * self.directions if self.stepped is None else self.stepped)
 
     @functools.cached_property
-    def _both(self) -> Around:
+    def _both(self) -> CentredProducts:
         """The logits, and behind them `answers`' r, before calibration."""
         released = rounded(TEMPERATURE * self.sums / self._lengths[:, None])
-        return Around.mean(self.mean, np.vstack([self.weights, released]), self.arithmetic)
+        return CentredProducts.mean(self.mean, np.vstack([self.weights, released]), self.arithmetic)
 
     @functools.cached_property
     def _noise(self) -> Floats:

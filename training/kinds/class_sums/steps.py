@@ -21,7 +21,7 @@ from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import Rows, Sums
 from dpserve.training.kinds.class_sums import continued
 from dpserve.training.kinds.class_sums.model import ClassSums
-from dpserve.training.kinds.class_sums.sums import Centred, centre_of, mean_of, sparse_sums_of, sums_of
+from dpserve.training.kinds.class_sums.sums import CentredRows, centre_of, mean_of, sparse_sums_of, sums_of
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import CanaryRun, Coins, columns_of, included_records, one_hot
 from dpserve.training.pay_once.chain import ModelStep
@@ -226,7 +226,7 @@ def shares(whole: int, dimension: int = 0, records_declared: int | None = None) 
 
 def _centred(rows: Rows, mean: Floats, feature_map: FeatureMap) -> Rows:
     """Return rows around a mean, as steps see them."""
-    return around(rows, mean) if is_sparse(feature_map) else Rows(Centred(rows.make, mean))
+    return around(rows, mean) if is_sparse(feature_map) else Rows(CentredRows(rows.make, mean))
 
 
 def _canary_sums(state: Training) -> Floats:

@@ -20,7 +20,7 @@ SPARSE_LENGTH = 1.0 - 2.0**-12
 
 
 @dataclass(frozen=True, eq=False)
-class Centred:
+class CentredRows:
     """Map rows (n, d) to their directions around the mean, v = (u - m)/||u - m||, (n, D)."""
 
     directions: Callable[[Floats], Floats]
@@ -78,7 +78,7 @@ def sparse_sums_of(
     """Return the sums of v for sparse rows u (n, D), each v `SPARSE_LENGTH` of what it is for dense ones: (C, D).
 
     One record, or all records of one unit with their weights, move what is computed by at most 1. Proof. v is at most
-    SPARSE_LENGTH (1 + 2^-50) long, a function of its record and of the released mean (`AroundMean`), and its
+    SPARSE_LENGTH (1 + 2^-50) long, a function of its record and of the released mean (`SparseCentred`), and its
     contribution is v in the row of its class: weights add up to at most 1, so that by the triangle inequality a unit
     moves the exact sums by no more. Rounding moves neighbours' sums apart by at most SUM_ERROR, as
     `Network.clipped_sum` counts it with c = 1: blocks, shards and records are the same, and the factors, at most 1 long

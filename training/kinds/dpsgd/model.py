@@ -12,7 +12,7 @@ from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
 from dpserve.training.exact.products import matrix_on_grid, on_grid, product
 from dpserve.training.pay_once.canaries import CanaryRun
-from dpserve.training.pay_once.model import Around, rounded
+from dpserve.training.pay_once.model import CentredProducts, rounded
 
 if TYPE_CHECKING:
     from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
@@ -87,9 +87,9 @@ class DpSgdModel:
         return [(rounded(weights.T).T, biases), *others]
 
     @functools.cached_property
-    def first_layer(self) -> Around:
+    def first_layer(self) -> CentredProducts:
         """The first layer on rows around the centre."""
-        return Around.mean(self.centre, self.layers[0][0].T, self.arithmetic)
+        return CentredProducts.mean(self.centre, self.layers[0][0].T, self.arithmetic)
 
     @functools.cached_property
     def _public(self) -> dict[str, Matrix]:
