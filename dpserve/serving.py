@@ -300,6 +300,8 @@ class ConfiguredService:
                     purchases[0].lineage,
                 )
             )
+        for model in loaded:  # whatever fails as it is made, or first asked, is never charged
+            self._predictor(model, ledger, await self._currency(ledger, model))
         receipts = await buy(ledger, purchases, by=options.operating_systems_user())
         for lineage in dict.fromkeys(receipt.lineage for receipt in receipts):
             charged = picorho_charged(receipt for receipt in receipts if receipt.lineage == lineage)

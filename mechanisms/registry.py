@@ -9,6 +9,7 @@ A package of someone else's adds one by the entry point group `dpserve.mechanism
 
 import functools
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -60,6 +61,20 @@ def _check(loaded: object, others: "Mapping[str, type[Mechanism]]") -> "type[Mec
         raise TypeError(f"it is no subclass of Mechanism, but {loaded!r}")
     if loaded.name in others:
         raise ValueError(f"there is a mechanism {loaded.name!r} already")
+    lacks = [name for name in ("status", "prices") if not hasattr(loaded, name)]
+    lacks += [
+        name
+        for name in ("at_price", "from_losses")
+        if getattr(loaded, name).__func__ is getattr(Mechanism, name).__func__
+    ]
+    lacks += sorted(loaded.__abstractmethods__)
+    if lacks:
+        raise TypeError(f"it lacks {', '.join(lacks)}")
+    # Its text is a part of the context of its noise: with a parameter left out one draw would be scaled in two ways.
+    if not is_dataclass(loaded) or not loaded.__dataclass_params__.frozen:
+        raise TypeError("it is no frozen dataclass")
+    if hidden := [field.name for field in fields(loaded) if not field.repr]:
+        raise TypeError(f"its text leaves {', '.join(hidden)} out")
     return loaded
 
 

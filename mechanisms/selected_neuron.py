@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats, Integers

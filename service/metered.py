@@ -15,7 +15,7 @@ import numpy as np
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.ledger import Charge, ChargeRequest, ClientAccount, Ledger
 from dpserve.accounting.report import row_price
-from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from dpserve.mechanisms.grid import in_range
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import load_cipher
@@ -34,6 +34,11 @@ class _Arrival(Waiting, eq=False, kw_only=True):
     request: RowsRequest
     time: float
     timeline: Timeline | None
+
+
+_SCALE_IS_PRIVATE = UnknownNoise(
+    "its scale follows from how many records the network was trained on, which is nobody's to know"
+)
 
 
 class MeteredPredictor(Predictor):
@@ -110,6 +115,8 @@ class MeteredPredictor(Predictor):
         for timed in traced:
             timed.end("features")
         charging = [place for place in range(len(batch)) if place not in decisions]
+        # Before the charge, too: it may be another package's.
+        noise_law = self._noise_of(sensitivity)
         requests = []
         for place in charging:
             each = batch[place]
@@ -130,7 +137,7 @@ class MeteredPredictor(Predictor):
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], noise)
             for timed in traced:
                 timed.end("noise")
-        known = Uncertainty(self._noise_of(sensitivity), answers)
+        known = Uncertainty(noise_law, answers)
         results: list[Prediction | Refusal] = []
         for place, of in enumerate(rows):
             decided = decisions[place]
@@ -183,7 +190,9 @@ class MeteredPredictor(Predictor):
         return Standing(self.name, admitted=left > 0, answers_left=left)
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:
-        """Return the noise on answers to rows of these sensitivities."""
+        """Return what is public of the noise on answers to rows of these sensitivities."""
+        if self.head.certificate.SENSITIVITY_IS_PRIVATE:
+            return _SCALE_IS_PRIVATE
         return self.mechanism.answer_noise(sensitivity, len(self.head.certificate.classes))
 
     def _charge_request(

@@ -8,6 +8,7 @@ goes to `watcher.hear`. An error names a field of the request, its value,
 the reason and what would do (`dpserve.training.errors.WrongOption`).
 """
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.block_choice import BlockChoice
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.drafts import draft_folder
-from dpserve.training.errors import TrainingError, WrongOption, WrongValue
+from dpserve.training.errors import BundleError, TrainingError, WrongOption, WrongValue
 from dpserve.training.feature_choice import FeatureChoice, compute_features
 from dpserve.training.features import rules
 from dpserve.training.features.images import OfImages
@@ -340,7 +341,21 @@ def fit(
             certificate = _make_model(job, request, watcher)
         else:
             certificate = _train_with_sets(job, request, sets, watcher)
+        _check_written(certificate, out)
     return FittedModel(certificate, out, warning)
+
+
+def _check_written(certificate: ProvenCertificate, out: Path) -> None:
+    """Derive the certificate as loading will, before anybody pays for the model.
+
+    Raises TrainingError where it does not hold, and leaves no bundle: a kind's trainer made what its proof does not
+    cover.
+    """
+    try:
+        certificate.verify()
+    except BundleError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise TrainingError(f"the model that was trained has no proof, and was not kept: {error}") from error
 
 
 def _make_model(job: Job, request: Request, watcher: Watcher) -> ProvenCertificate:

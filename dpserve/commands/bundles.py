@@ -115,19 +115,22 @@ def print_certificate(console: Console, certificate: ModelCertificate) -> None:
     if (release := release_certificate(certificate)) is None:
         return
     console.print(_receipt(release), highlight=False)
+    proofs = (f"\n - {step.name}: {step.proof}" for step in release.STEPS if release.release_of(step))
+    console.print("The proof of each is a docstring:", *proofs, highlight=False)
     console.print(f"It costs rho = {to_rho(release.price.picorho):.6g}, once.", highlight=False)
 
 
 def _receipt(certificate: ReleaseCertificate) -> Table:
-    """Return what was bought: each release, its cost, its share of all, and the class whose docstring proves it."""
-    proofs = {step.name: step.proof for step in certificate.STEPS}
-    table = whole("release", "cost", "share", "records", "proof")
+    """Return what was bought: each release, its cost, its share of all, and the records that it was made of."""
+    table = whole("release", "cost", "share", "records")
     table.title, table.title_justify = "what was bought", "left"
-    for release in certificate.releases:
+    among = certificate.chosen_among
+    beside = () if among is None else among.beside(certificate.cost_as_candidate(among.option))
+    for release in (*certificate.releases, *beside):
         own = release.part == TRAINING
         share = f"{float(release.price.rho / certificate.price.rho):.1%}" if own else "beside"
         records = "those that train" if own else f"those {release.part}"
-        table.add_row(release.name, f"rho {to_rho(release.price.picorho):.4g}", share, records, proofs[release.name])
+        table.add_row(release.name, f"rho {to_rho(release.price.picorho):.4g}", share, records)
     return table
 
 

@@ -21,6 +21,16 @@ from research.noise_faults import Faulty
 PACKAGE = Path(__file__).parent.parent / "another_package"
 CSV_ROWS = 60
 
+HALF_A_MECHANISM = """
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.mechanism import Mechanism
+
+
+class Broken(Mechanism):
+    name, status = "half", "proven"
+    cost = Cost((GaussianLoss(0.1),))
+"""
+
 
 def loaded(name):
     spec = importlib.util.spec_from_file_location(name, PACKAGE / f"{name}.py")
@@ -148,6 +158,7 @@ def test_it_is_audited_and_attacked_by_name(run, bundle):
         ("raise RuntimeError('its wheel is for another machine')\n", "its wheel is for another machine"),
         ("class Broken:\n    pass\n", "no subclass of Mechanism"),
         ("from dpserve.mechanisms.gaussian import Gaussian as Broken\n", "a mechanism 'gaussian' already"),
+        (HALF_A_MECHANISM, "it lacks prices, at_price, from_losses, release"),
     ],
 )
 def test_one_that_is_broken_is_left_out_with_a_warning(run, source, complaint):

@@ -6,10 +6,23 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import Ledger
+from dpserve.serving import ConfiguredService
+from dpserve.training.errors import TrainingError
+from dpserve.training.features.maps import Identity
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.head.recipe import Recipe
+from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.weights.model import ReleasedWeights
+from dpserve.training.kinds.weights.train import release_weights
 from tests.owners_commands import COLUMNS, ROWS
+from tests.seeded import Seeded
 
 PRICE = ("--release", "class-sums", "--price", "rho:0.1")
 BUDGET = ("--rho", "0.15", "--delta", "1e-5")
@@ -129,3 +142,27 @@ def test_a_signal_while_the_thread_for_the_store_starts_ends_the_service(run, tr
     assert done.returncode == 0, done.stderr
     assert "serving" not in done.stdout
     assert not spent(run)
+
+
+class FailingWeights(ReleasedWeights):
+    """As an encoder whose session fails when it is asked for the first time."""
+
+    def answers(self, X):
+        raise TrainingError("the encoder failed")
+
+
+@pytest.mark.anyio
+async def test_a_model_that_fails_when_it_is_first_asked_is_not_charged(tmp_path):
+    generator = np.random.default_rng(0)
+    declared = Declaration(("a", "b"), (0.0,) * 2, (1.0,) * 2, ("no", "yes"))
+    records = Records(generator.uniform(size=(60, 2)), generator.integers(2, size=60), declared, ())
+    feature_map = Identity(lower=declared.lower, upper=declared.upper, clip_norm=1.0, bias=0.0)
+    head = train_head(records, Recipe("m", feature_map, 1.0), "people")
+    sound = release_weights(head, 10**11, "people", Seeded(0))
+    model = FailingWeights(sound.certificate, sound.released, sound.tensors, sound.calibration)
+    settings = SimpleNamespace(is_given=False, largest_batch=10, max_batch_size=None, max_batch_time=0.0, default=None)
+    async with Ledger.open(tmp_path / "ledger") as ledger:
+        await ledger.acting("owner", "").open_lineage("people", Budget.from_rho(1.0, 1e-6, "gaussian"), time=0.0)
+        with pytest.raises(TrainingError, match="the encoder failed"):
+            await ConfiguredService(settings)._prepare(ledger, [model])
+        assert (await ledger.lineage("people")).spent == 0

@@ -8,7 +8,9 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from dpserve.mechanisms.published import Published
 from dpserve.service.http.app import HttpOptions
 from dpserve.service.telemetry.logs import RequestLog
 from dpserve.training.export.files import exported
@@ -102,6 +104,29 @@ def test_what_is_public_of_a_metered_model_is_the_same_for_neighbouring_sets(tmp
     assert compared[0].keys() == compared[1].keys()
     assert [name for name in compared[0] if compared[0][name] != compared[1][name]] == []
     assert contents[0] != contents[1], "it would be a comparison of a model with itself"
+
+
+def test_what_is_said_of_noise_is_the_same_for_published_networks_of_one_record_more(tmp_path):
+    """Their sensitivity is a function of how many records there are: no scale is told, whatever the mechanism knows."""
+    pytest.importorskip("torch")
+    from dpserve.training.kinds.published.train import train_published
+
+    told, first = [], None
+    for place, records in enumerate(neighbouring_sets()):
+        network = train_published(records, "public", "own", hidden=(3,), epochs=1)
+        first = first or network
+        starter = Starter(tmp_path / f"ledger-{place}")
+        service = starter(with_ids_of(network, first), Published(2, 1.0, "gaussian"), accepts="unproven")
+        try:
+            client = service.http(service.add_client(accepts="unproven"))
+            quote = client.post("/predict?dry_run=true", json={"instances": [ROW]}).json()
+            paid = client.post("/predict", json={"instances": [ROW]}).json()["noise"]
+            told.append((service.http().get("/models/public").json(), quote, paid))
+        finally:
+            starter.stop()
+    assert network.certificate.records != first.certificate.records
+    assert told[0] == told[1]
+    assert told[0][2]["scale"] is None
 
 
 def test_sizes_of_a_pay_once_model_and_of_its_exports_are_the_same_for_neighbouring_sets(tmp_path):

@@ -20,6 +20,7 @@ from dpserve.training.choosing import ONE_IN, choose_release, keyed, parted, sco
 from dpserve.training.errors import BundleError, TrainingError
 from dpserve.training.features.maps import Quantiles
 from dpserve.training.fitting.histograms import cut_at_quantiles
+from dpserve.training.holding_back import with_sets
 from dpserve.training.inputs.digits import load_digits
 from dpserve.training.inputs.records import Records, Units
 from dpserve.training.inputs.sums import of_rows
@@ -196,7 +197,7 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: {"scores_mu": c.scores_mu * 1.001, "scores": (0.0, 0.0)}, "costs more than the training"),
+        (lambda c: {"scores_mu": c.scores_mu * 1.001, "scores": (0.0, 0.0)}, "cost more than training"),
         (lambda c: {"scores_mu": c.scores_mu / 3}, "grid of noise"),
         (lambda c: {"costs": ("gaussian:0.1", "gaussian:0.1")}, "does not cost"),
         (lambda c: {"costs": c.costs[:1]}, "a cost and a score for each"),
@@ -237,6 +238,24 @@ def test_features_that_all_candidates_have_are_paid_for_beside_them(tmp_path):
     assert all(not set(cost.losses) & set(Cost.parse(each).losses) for each in made.chosen_among.costs)
     assert made.price.picorho <= WHOLE
     load_model(tmp_path / "out")
+
+
+def test_scores_cost_no_more_than_the_candidates_without_the_features_that_all_have(tmp_path):
+    """A record that validates loses these features and the scores."""
+    records = make_records(n=60)
+    features, cost = cut(records, 1)
+    given = replace(job(records, tmp_path, price=WHOLE // 5 * 4), feature_map=features, before=(CUTS.bought(cost),))
+    made = choose_release("weights", given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=paid)
+    dearer = made.chosen_among.model_copy(update={"scores_mu": math.sqrt(2 * made.price.rho), "scores": (0.0, 0.0)})
+    with pytest.raises(BundleError, match="cost more than training the candidates"):
+        made.model_copy(update={"chosen_among": dearer}).verify()
+
+
+def test_a_chosen_model_has_prediction_sets_beside(tmp_path):
+    values = {"1": 1.0, "3": 3.0}
+    made = choose_release("weights", job(make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid)
+    with_sets(tmp_path / "out", tmp_path / "with-sets", make_records(n=30), "all", 6, words(2))
+    assert load_model(tmp_path / "with-sets").certificate.price == made.price
 
 
 def test_features_of_a_candidate_of_its_own_are_in_what_it_costs(tmp_path):

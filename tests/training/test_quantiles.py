@@ -1,9 +1,12 @@
 """Training on noisy quantiles: one price for the quantiles and the model, kind by kind, and where they are refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dpserve.accounting.losses import Cost
+from dpserve.audit.membership.shadow_models import OwnRecipe
 from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from dpserve.training.errors import BundleError, DataError, TrainingError, WrongOption
 from dpserve.training.feature_choice import FeatureChoice
@@ -18,6 +21,7 @@ from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.cuts import CUTS
+from dpserve.training.sets_choice import SetsChoice
 from tests.seeded import Seeded
 
 WHOLE = whole_picorho("rho:1")
@@ -67,6 +71,14 @@ def test_a_certificate_that_says_less_of_the_quantiles_does_not_hold(kind, tmp_p
             feature_map = Quantiles.model_validate(feature_map.model_dump() | {"released": update.model_dump()})
         with pytest.raises(BundleError, match="does not hold"):
             certificate.model_copy(update={"feature_map": feature_map}).verify()
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_an_attacker_trains_alike_where_records_were_held_back_too(kind, tmp_path):
+    """The price of a model alike is that of its training: what was counted of records held back stands beside it."""
+    request = replace(asked(kind), sets=SetsChoice(prediction_sets="all"))
+    certificate = fit(records(), request, tmp_path / "m", state=tmp_path).certificate
+    assert OwnRecipe(certificate.shown_to_strangers()).trainer is not None
 
 
 def test_units_are_protected_as_a_whole(tmp_path):

@@ -238,6 +238,9 @@ class ModelCertificate(SealedCertificate):
             | numbers
         )
 
+    SENSITIVITY_IS_PRIVATE: ClassVar[bool] = False
+    """Whether how far a record moves answers follows from private numbers: then no scale of their noise is shown."""
+
     @property
     def kind_name(self) -> str:
         """The name of the model's kind (`dpserve.training.kinds.registry`): the field `release` of a kind that has

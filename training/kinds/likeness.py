@@ -12,7 +12,7 @@ from typing import Any
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.sensitivity import Convexity
 from dpserve.training.pay_once.cuts import CUTS
-from dpserve.training.pay_once.releases import Release, composed
+from dpserve.training.pay_once.releases import TRAINING, Release, composed
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def price_of(public: Mapping[str, Any]) -> int | None:
     """
     if public.get("chosen_among") is not None:
         return None
-    own = composed(each for each in releases_shown(public) if each.name != CUTS.name)
+    own = composed(each for each in releases_shown(public) if each.part == TRAINING and each.name != CUTS.name)
     return math.ceil(own.picorho * _MORE)
 
 

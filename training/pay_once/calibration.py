@@ -47,6 +47,7 @@ from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms import elementary
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.errors import BundleError
 from dpserve.training.inputs.sums import Rows, Shard, Sums, check_count
 from dpserve.training.pay_once.chain import ModelStep
 from dpserve.training.pay_once.releases import Release
@@ -159,6 +160,15 @@ class Calibrate(ModelStep[Calibrated]):
 
 
 CALIBRATION = Calibrate()
+
+
+def calibration_in(numbers: Floats, certificate: "ReleaseCertificate") -> Calibration:
+    """Return the calibration that a bundle holds. Raises BundleError for one that no release paid for."""
+    calibration = Calibration.read(numbers)
+    none = Calibration.none(len(certificate.classes))
+    if certificate.release_of(CALIBRATION) is None and not np.array_equal(calibration.numbers, none.numbers):
+        raise BundleError("the model is calibrated, and its certificate has no release of a calibration")
+    return calibration
 
 
 def bought(part: int) -> tuple[Release, ...]:

@@ -9,7 +9,7 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,7 +36,7 @@ from dpserve.training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, 
 from dpserve.training.pay_once.canary_verdict import check_again, judged, refuse_refuted
 from dpserve.training.pay_once.chain import FeatureStep, Step, check
 from dpserve.training.pay_once.prediction_sets import COUNTS, PredictionSets
-from dpserve.training.pay_once.releases import Release, composed
+from dpserve.training.pay_once.releases import TRAINING, Release, composed
 
 COMMON_ASSUMPTIONS = (
     ONE_RECORD,
@@ -121,6 +121,9 @@ class ChosenAmong(BaseModel):
         by at most sqrt(k) in L2, and their release is scores_mu-GDP (`GaussianVector`). The choice follows from them,
         and candidates, models and deleted ones alike, are functions of the records that train.
 
+        Features that all candidates have may be bought of all records, those that validate among them, which then lose
+        these and the scores. So the scores cost at most what the candidates do without them.
+
         It composes with other releases of the lineage as training does, since to one record each choice is either of
         the two. The number of records, of either part, enters nowhere else: neither divides a score.
 
@@ -141,6 +144,9 @@ class ChosenAmong(BaseModel):
         others = dict(zip(self.candidates, self.costs, strict=True))
         if others.pop(self.chosen) != str(own):
             raise ValueError(f"the choice of {self.option} = {self.chosen} does not cost {str(own)!r}")
+        candidates = Cost(tuple(loss for cost in self.costs for loss in Cost.parse(cost).losses))
+        if self.vector.cost.rho > candidates.rho:
+            raise ValueError(f"scores of mu = {self.scores_mu:.6g} cost more than training the candidates")
         return (
             *(Release(name=f"candidate {place}", cost=cost) for place, cost in enumerate(others.values(), 1)),
             Release(name="scores", cost=str(self.vector.cost), part="validating"),
@@ -206,8 +212,8 @@ class ReleaseCertificate(ProvenCertificate):
 
     def cost_as_candidate(self, option: str) -> Cost:
         """Return what this model adds to the cost of a choice: of its features, too, where these are the option."""
-        features = {step.name for step in self.STEPS if isinstance(step, FeatureStep)}
-        return composed(each for each in self.releases if option == FEATURES or each.name not in features)
+        left_out = {step.name for step in self.STEPS if isinstance(step, FeatureStep) and option != FEATURES}
+        return composed(each for each in self.releases if each.part == TRAINING and each.name not in left_out)
 
     def canary_parts(self) -> tuple[CanaryPart, ...]:
         """Return the releases that canaries went through, from public numbers alone; none without canaries."""
@@ -244,15 +250,14 @@ class ReleaseCertificate(ProvenCertificate):
     def shown_to_strangers(self) -> dict[str, object]:
         """Return `public` without what was released of the records, which is shown to whoever has paid for it.
 
-        That is the cuts of its features, and the noisy counts of its prediction sets.
+        That is what each step says of its features, and the noisy counts of its prediction sets.
         """
         shown = self.public()
         if isinstance(sets := shown.get("prediction_sets"), dict):
             shown["prediction_sets"] = {name: value for name, value in sets.items() if name != "released"}
-        feature_map = shown["feature_map"]
-        if self.feature_map.losses and isinstance(feature_map, dict):
-            released = {name: value for name, value in feature_map["released"].items() if name != "cuts"}
-            shown["feature_map"] = feature_map | {"released": released}
+        for step in self.STEPS:
+            if isinstance(step, FeatureStep) and self.release_of(step):
+                shown["feature_map"] = step.shown_to_strangers(cast(dict[str, Any], shown["feature_map"]))
         return shown
 
     @property

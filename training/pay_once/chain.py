@@ -74,6 +74,13 @@ class FeatureStep(Step):
     ) -> tuple["FeatureMap", Release]:
         """Return the new map, and what was released for it. share: of the price, which is what all may cost."""
 
+    def shown_to_strangers(self, feature_map: dict[str, Any]) -> dict[str, Any]:
+        """Return what may be shown of the map to who has not paid for the release: what is declared of every map.
+
+        feature_map: in a certificate's public part. A step that knows more of its map's fields shows more.
+        """
+        return {name: value for name, value in feature_map.items() if name in ("kind", "lower", "upper", "columns")}
+
 
 State = TypeVar("State")
 
@@ -120,6 +127,8 @@ def run(steps: Iterable[Step], state: State, certificate: "ReleaseCertificate", 
 def check(steps: Sequence[Step], releases: Sequence[Release], certificate: "ReleaseCertificate") -> None:
     """Raise ValueError unless the releases are those of the steps, in their order, each at the cost that is proved."""
     by_name = {step.name: step for step in steps}
+    if len(by_name) < len(steps):
+        raise ValueError("two steps of the training have one name")
     names = [release.name for release in releases]
     if names != [name for name in by_name if name in names]:
         raise ValueError(f"the releases {', '.join(names)} are not, in this order, steps of {', '.join(by_name)}")

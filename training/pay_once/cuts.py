@@ -1,7 +1,7 @@
 """The step that cuts numbers at their noisy quantiles."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import Message
@@ -51,6 +51,11 @@ class Cuts(FeatureStep):
         assert isinstance(feature_map, Quantiles)
         made = cut_at_quantiles(feature_map, records, share, price, randomness)
         return made, self.bought(Cost(made.losses))
+
+    def shown_to_strangers(self, feature_map: dict[str, Any]) -> dict[str, Any]:
+        """Return the map without its cuts."""
+        released = {name: value for name, value in feature_map["released"].items() if name != "cuts"}
+        return feature_map | {"released": released}
 
     def is_needed_by(self, certificate: "ReleaseCertificate") -> bool:
         """Return whether the features were cut at quantiles."""

@@ -7,7 +7,7 @@ import pytest
 
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
-from dpserve.training.errors import BundleError
+from dpserve.training.errors import BundleError, TrainingError
 from dpserve.training.features.maps import Identity
 from dpserve.training.fields import Several
 from dpserve.training.fit import Request, fit
@@ -95,6 +95,8 @@ def test_a_step_of_someones_own_is_bought_listed_composed_and_read_back(tmp_path
     assert [release.name for release in certificate.releases] == ["clip", "centre", "sums", "calibration"]
     assert certificate.mu_of(CLIP) == mu_for(WHOLE // 10)
     assert 0.99 * WHOLE < certificate.price.picorho <= WHOLE
+    assert set(certificate.shown_to_strangers()["feature_map"]) == {"kind", "lower", "upper"}
+    assert "clip_norm" in certificate.public()["feature_map"]
     model = load_model(tmp_path / "clipped-sums")
     assert model.certificate.feature_map.clip_norm < 1
     assert np.isfinite(model.probabilities(records(9).X)).all()
@@ -104,6 +106,28 @@ def test_a_step_of_someones_own_is_bought_listed_composed_and_read_back(tmp_path
 def test_a_certificate_without_a_step_that_the_model_needs_does_not_hold(tmp_path):
     with pytest.raises(BundleError, match="no release of clip"):
         with_mu(trained(tmp_path, "clipped-sums"), "clip", 0.0).verify()
+
+
+class Unproven(ClassSumsCertificate):
+    """Class sums whose releases are not all steps of theirs."""
+
+    STEPS = ClassSumsCertificate.STEPS[:-2]
+    release: Literal["unproven-sums"] = "unproven-sums"
+    assumptions: Several[str] = ClassSumsCertificate.ASSUMPTIONS
+
+
+class UnprovenKind(ClassSumsKind):
+    """Class sums that are sealed without a proof."""
+
+    name = "unproven-sums"
+    certificate_type = Unproven
+
+
+def test_a_model_that_its_own_certificate_refuses_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_kinds", {**registry.all_kinds(), "unproven-sums": UnprovenKind()})
+    with pytest.raises(TrainingError, match="not"):
+        trained(tmp_path, "unproven-sums")
+    assert not (tmp_path / "unproven-sums").exists()
 
 
 def test_releases_in_another_order_or_twice_or_of_other_records_do_not_hold(tmp_path):

@@ -6,7 +6,7 @@ from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_
 from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
 from dpserve.training.kinds.class_sums.model import ClassSums
 from dpserve.training.kinds.class_sums.steps import DESCENT
-from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.calibration import calibration_in
 from dpserve.training.pay_once.canaries import tensor_shapes
 from dpserve.training.pay_once.certificate import check_on_grid
 
@@ -44,7 +44,7 @@ def load_class_sums(
         released["centre"],
         released["sums"],
         public,
-        Calibration.read(released["calibration"]),
+        calibration_in(released["calibration"], certificate),
         released.get("stepped"),
         canaries=certificate.checked_canaries(released),
     )

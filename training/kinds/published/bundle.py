@@ -76,6 +76,7 @@ class UnprovenCertificate(ModelCertificate):
     )
     PRIVATE: ClassVar[frozenset[str]] = ModelCertificate.PRIVATE | CLAIMED | {"records"}
     """n is private, and the claims show it."""
+    SENSITIVITY_IS_PRIVATE: ClassVar[bool] = True
 
     status: Literal["unproven"] = "unproven"
     objective: Objective

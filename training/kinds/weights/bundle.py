@@ -5,7 +5,7 @@ from pathlib import Path
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from dpserve.training.kinds.weights.certificate import WeightsCertificate
 from dpserve.training.kinds.weights.model import ReleasedWeights
-from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once.calibration import calibration_in
 from dpserve.training.pay_once.canaries import tensor_shapes
 from dpserve.training.pay_once.certificate import check_on_grid
 
@@ -29,6 +29,6 @@ def load_weights(
     shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
     own = checked_tensors(tensors, shapes, public)
     check_on_grid("released", own["released"], certificate.vector().step)
-    calibrated = Calibration.read(own["calibration"])
+    calibrated = calibration_in(own["calibration"], certificate)
     run = certificate.checked_canaries(own)
     return ReleasedWeights(certificate, own["released"], public, calibrated, canaries=run)

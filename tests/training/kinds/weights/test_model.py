@@ -109,6 +109,14 @@ def test_a_bundle_is_read_back_and_answers_the_same(model: ReleasedWeights, tmp_
     np.testing.assert_array_equal(loaded.probabilities(X), model.probabilities(X))
 
 
+def test_a_calibration_that_no_release_paid_for_is_refused(module_head: CertifiedHead, tmp_path: Path) -> None:
+    model = release_weights(module_head, 10**11, "l", Seeded(0))
+    calibrated = replace(model, calibration=replace(model.calibration, scale=2.0))
+    save_weights(tmp_path / "bundle", calibrated)
+    with pytest.raises(BundleError, match="no release of a calibration"):
+        load_model(tmp_path / "bundle")
+
+
 def test_the_exact_weights_are_not_in_the_bundle(model: ReleasedWeights, head: CertifiedHead, tmp_path: Path) -> None:
     save_weights(tmp_path / "bundle", model)
     content = (tmp_path / "bundle" / "model.safetensors").read_bytes()
