@@ -67,9 +67,8 @@ def currency_of(accepts: str) -> Currency:
     return EPSILON if accepts in ("pure", "unproven-pure") else RHO
 
 
-def is_unproven(accepts: str) -> bool:
-    """Return whether an account may pay for what is only claimed, so that none of its figures is a bound."""
-    return accepts in ("unproven", "unproven-pure")
+UNPROVEN: frozenset[str] = frozenset({"unproven", "unproven-pure"})
+"""The accounts that may pay for what is only claimed, so that none of their figures is a bound."""
 
 
 def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
@@ -78,9 +77,9 @@ def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
     A delta of 0 asks for pure epsilon, and a positive one for what has a delta; with None nothing is asked.
     """
     if delta == 0 and currency_of(accepts) is RHO:
-        return "unproven-pure" if is_unproven(accepts) else "pure"
+        return "unproven-pure" if accepts in UNPROVEN else "pure"
     if delta and currency_of(accepts) is EPSILON:
-        return "unproven" if is_unproven(accepts) else "any"
+        return "unproven" if accepts in UNPROVEN else "any"
     return accepts
 
 
@@ -267,7 +266,7 @@ class Budget:
     def words(self, amount: int) -> str:
         """Return an amount in words, as `epsilon = 5.2 at delta = 1e-05 (rho = 0.5)`."""
         text = self.currency.words(amount)
-        if self.currency is EPSILON or is_unproven(self.accepts) or amount <= 0:
+        if self.currency is EPSILON or self.accepts in UNPROVEN or amount <= 0:
             return text
         try:
             return f"epsilon = {self.epsilon_at(amount):.4g} at delta = {self.delta:g} ({text})"
@@ -287,7 +286,7 @@ class Budget:
         r)) on top. Of pure epsilon: P(A) <= e^epsilon Q(A) + r < e^(epsilon - t) P(A) + r, so that P(A) > delta is
         impossible once t reaches epsilon + ln(delta/(delta - r)).
         """
-        if is_unproven(self.accepts):
+        if self.accepts in UNPROVEN:
             return 1.0
         self._check_reserve(spent)
         return _belief(spent, self.accepts, self.delta)
@@ -308,7 +307,7 @@ class Budget:
         Pure epsilon: w P <= e^B w Q pointwise, B being the limit that came to be. On the event A that log-odds exceed
         B + c, Q~ < e^(-B-c) P~, so that P~(A) <= w P(A) + r <= e^-c P~(A) + r, as in `posterior_belief_at`.
         """
-        if is_unproven(self.accepts):
+        if self.accepts in UNPROVEN:
             return 1.0
         self._check_reserve(self.limit)
         if self.currency is EPSILON:
@@ -320,14 +319,14 @@ class Budget:
 
     def advantage_at(self, spent: int) -> float:
         """Return the greatest TPR - FPR of any membership attack: that of the ideal noise, and the reserve."""
-        if is_unproven(self.accepts):
+        if self.accepts in UNPROVEN:
             return 1.0
         self._check_reserve(spent)
         return _advantage(spent, self.accepts, self.delta)
 
     def true_positive_rates_at(self, spent: int, false_positive_rates: tuple[float, ...]) -> tuple[float, ...]:
         """Return the greatest power of any attack at each false positive rate: of the ideal noise, and the reserve."""
-        if is_unproven(self.accepts):
+        if self.accepts in UNPROVEN:
             return (1.0,) * len(false_positive_rates)
         self._check_reserve(spent)
         return _powers(spent, self.accepts, self.delta, false_positive_rates)
@@ -341,7 +340,7 @@ class Budget:
     def _check_reserve(self, amount: int) -> None:
         if self.currency is EPSILON:
             most = sampling_error.LARGEST_PURE_BUDGET * round(self.delta / sampling_error.PURE_DELTA)
-            if not is_unproven(self.accepts) and amount > most * picorho.PICORHO_PER_RHO:
+            if self.accepts not in UNPROVEN and amount > most * picorho.PICORHO_PER_RHO:
                 raise ValueError(
                     f"a budget of pure epsilon is at most {most}, not {_units(amount):.6g}: the noise sampler's own "
                     "error is bounded up to there"

@@ -12,6 +12,9 @@ from typing import Literal
 from dpserve.accounting import picorho
 from dpserve.accounting.losses import Cost
 
+PER_UNIT = picorho.PICORHO_PER_RHO
+"""Amounts are counted in whole numbers of a unit over this."""
+
 
 @dataclass(frozen=True)
 class Currency:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from dpserve.accounting import identifiability, picorho
-from dpserve.accounting.budgets import Accepts, Budget, Scope, is_unproven
+from dpserve.accounting.budgets import UNPROVEN, Accepts, Budget, Scope
 from dpserve.accounting.currency import EPSILON, RHO
 from dpserve.accounting.losses import Cost
 
@@ -234,7 +234,7 @@ def account_report(
     return AccountReport(
         accepts=budget.accepts,
         currency=currency.name,
-        status="unproven" if is_unproven(budget.accepts) else "proven",
+        status="unproven" if budget.accepts in UNPROVEN else "proven",
         analysis=ANALYSES[budget.accepts],
         delta=budget.delta,
         limit=limit,

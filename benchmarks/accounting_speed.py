@@ -38,7 +38,7 @@ def measured(rounds: int) -> dict[str, float]:
     whole = Budget.from_rho(1000, 1e-3, "gaussian")
     return {
         "price a request": _median(lambda: charge_terms(cost).price * 10, rounds, 20_000),
-        "build and price a request": _median(lambda: _request(cost).price, rounds, 20_000),
+        "build and price a request": _median(lambda: _request(cost).terms.price, rounds, 20_000),
         "report an account whose state is new": _median(lambda: _report(budget, cost), rounds, 20),
         f"explain {RELEASES:,} Gaussian releases": _median(lambda: _explain("gaussian:1000"), rounds, 3),
         f"explain {RELEASES:,} Laplace releases": _median(lambda: _explain("laplace:10000"), rounds, 3),
@@ -53,9 +53,7 @@ def measured(rounds: int) -> dict[str, float]:
 
 
 def _request(cost: Cost) -> ChargeRequest:
-    return ChargeRequest(
-        lineage="digits", client="alice", model="m", mechanism="gaussian", cost=cost, questions=(ROW,), time=0.0
-    )
+    return ChargeRequest("digits", "alice", charge_terms("m", "gaussian", cost), (ROW,), 0.0)
 
 
 def _report(budget: Budget, price: Cost) -> report.AccountReport:

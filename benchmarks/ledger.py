@@ -27,6 +27,7 @@ from redis.asyncio import Redis
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ChargeRequest, EmbeddedStore, Ledger, key_digest
+from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.losses import Cost, GaussianLoss
 
 REQUESTS = 32
@@ -117,12 +118,9 @@ def _asking(lineage: str, questions: int, blocks: tuple[str, ...] = ()) -> Charg
     return ChargeRequest(
         lineage=lineage,
         client="client",
-        model="5f1d7e84a1c04c55b8ee1a6f1d3be3a1",
-        mechanism="gaussian",
-        cost=COST,
+        terms=charge_terms("5f1d7e84a1c04c55b8ee1a6f1d3be3a1", "gaussian", COST, blocks=blocks),
         questions=tuple(next(_questions).to_bytes(16, "big") for _ in range(questions)),
         time=1.0,
-        blocks=blocks,
     )
 
 

@@ -35,7 +35,7 @@ from benchmarks.serving.processes import free_port
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ChargeRequest, Ledger, key_digest
 from dpserve.accounting.ledger.embedded import server_binary
-from dpserve.accounting.ledger.receipts import Numbers, Receipt, entry_of_receipt, next_link
+from dpserve.accounting.ledger.receipts import Numbers, Receipt, charge_terms, entry_of_receipt, next_link
 from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import Cost, GaussianLoss
 
@@ -137,7 +137,7 @@ async def _load(url: str, count: int) -> None:
         await ledger.open_lineage(LINEAGE, budget, time=0.0)
         for client in CLIENTS:
             await ledger.add_client(LINEAGE, client, budget, key_digest(client), time=0.0)
-        first = ChargeRequest(LINEAGE, CLIENTS[0], "model", "gaussian", COST, (_question(0),), 1.5)
+        first = ChargeRequest(LINEAGE, CLIENTS[0], charge_terms("model", "gaussian", COST), (_question(0),), 1.5)
         (receipt,) = (await ledger.charge(first)).receipts
         named = await ledger.numbers(LINEAGE)
         numbers = {what: {name: number for number, name in those.items()} for what, those in named.items()}

@@ -136,8 +136,26 @@ class Batcher(Generic[Request, Result]):
             while self._waiting:
                 if self._limits.max_batch_time and self._waiting_rows < self._limits.max_batch_size:
                     await asyncio.sleep(self._limits.max_batch_time)
-                if batch := self._next_batch():
-                    await self._answer(batch)
+                if not (batch := self._next_batch()):
+                    continue
+                began = self._clock()
+                try:
+                    process = self._process()
+                    assert process is not None  # the caller of a request that waits has it
+                    results: Sequence[Result | Exception] = await process(batch)
+                except Exception as error:  # noqa: BLE001 - it is passed on to every caller
+                    results = [copy_of(error) for _ in batch]
+                    if isinstance(error, LedgerError):
+                        self._fail_waiting(error)
+                for waiting, result in zip(batch, results, strict=True):
+                    if waiting.result.done():
+                        continue
+                    if isinstance(result, Exception):
+                        waiting.result.set_exception(result)
+                    else:
+                        waiting.result.set_result(result)
+                # A moving average, for `_check_room`: a service that slows down refuses earlier.
+                self._seconds_per_batch += _WEIGHT_OF_NEWEST * (self._clock() - began - self._seconds_per_batch)
         finally:
             self._running = None
 
@@ -156,40 +174,17 @@ class Batcher(Generic[Request, Result]):
                 batch.append(first)
         return batch
 
-    async def _answer(self, batch: Sequence[Request]) -> None:
-        began = self._clock()
-        try:
-            process = self._process()
-            assert process is not None  # the caller of a request that waits has it
-            results: Sequence[Result | Exception] = await process(batch)
-        except Exception as error:  # noqa: BLE001 - it is passed on to every caller
-            results = [copy_of(error) for _ in batch]
-            if isinstance(error, LedgerError):
-                self._fail_waiting(error)
-        for waiting, result in zip(batch, results, strict=True):
-            _resolve(waiting.result, result)
-        # A moving average, for `_check_room`: a service that slows down refuses earlier.
-        self._seconds_per_batch += _WEIGHT_OF_NEWEST * (self._clock() - began - self._seconds_per_batch)
-
     def _fail_waiting(self, error: LedgerError) -> None:
         for waiting in self._waiting:
-            _resolve(waiting.result, copy_of(error))
+            if not waiting.result.done():
+                waiting.result.set_exception(copy_of(error))
         self._waiting.clear()
         self._waiting_rows = 0
 
 
 def _expire(waiting: Waiting) -> None:
-    if not waiting.begun:
-        _resolve(waiting.result, DeadlinePassed())
-
-
-def _resolve(future: "asyncio.Future[Result]", result: Result | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+    if not (waiting.begun or waiting.result.done()):
+        waiting.result.set_exception(DeadlinePassed())
 
 
 def copy_of(error: Exception) -> Exception:

@@ -7,18 +7,21 @@ process."""
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 
-from dpserve.accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats, Integers
 from dpserve.accounting.ledger import Charge, ChargeRequest, ClientAccount, Ledger
+from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.report import row_price
 from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from dpserve.mechanisms.grid import in_range
 from dpserve.mechanisms.mechanism import Mechanism
-from dpserve.mechanisms.randomness import load_cipher
+from dpserve.mechanisms.randomness import KeyedRandomness, load_cipher
 from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
 from dpserve.service.errors import InvalidRows, Refusal
 from dpserve.service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
@@ -36,9 +39,12 @@ class _Arrival(Waiting, eq=False, kw_only=True):
     timeline: Timeline | None
 
 
-_SCALE_IS_PRIVATE = UnknownNoise(
-    "its scale follows from how many records the network was trained on, which is nobody's to know"
-)
+def _scale_is_private(sensitivity: Floats) -> UnknownNoise:
+    del sensitivity
+    return UnknownNoise("its scale follows from how many records the network was trained on, which is nobody's to know")
+
+
+_timeline_of = attrgetter("timeline")
 
 
 class MeteredPredictor(Predictor):
@@ -66,6 +72,14 @@ class MeteredPredictor(Predictor):
         self.mechanism_name = mechanism.name
         self.mechanism_status: Literal["proven", "unproven"] = mechanism.status
         self.cost = self.price_per_row = mechanism.cost
+        certificate = head.certificate
+        self._terms = charge_terms(
+            certificate.model_id, mechanism.name, mechanism.cost, blocks=tuple(certificate.blocks)
+        )
+        self._noise_of: Callable[[Floats], AnyNoise] = partial(mechanism.answer_noise, classes=len(certificate.classes))
+        """The public noise on answers to rows of given sensitivities, (n,)."""
+        if certificate.SENSITIVITY_IS_PRIVATE:
+            self._noise_of = _scale_is_private
         self._noise = self._noise_of(np.ones(1))
         features = head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
@@ -75,7 +89,7 @@ class MeteredPredictor(Predictor):
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
         self._can_draw = False
 
-    def _answered(self, caller: Caller, request: RowsRequest) -> "asyncio.Future[Prediction]":
+    async def predict(self, caller: Caller, request: RowsRequest) -> Prediction:
         """Put the request into the next batch: requests of a batch share a forward pass and a call of the ledger."""
         traced = timeline.get()
         if traced is not None:
@@ -88,7 +102,7 @@ class MeteredPredictor(Predictor):
             time=self._clock(),
             timeline=traced,
         )
-        return self._batcher.submit(arrival)
+        return await self._batcher.submit(arrival)
 
     @property
     def waiting_rows(self) -> int:
@@ -100,86 +114,80 @@ class MeteredPredictor(Predictor):
         await self._batcher.drain()
 
     async def _answer_batch(self, batch: Sequence[_Arrival]) -> list[Prediction | Refusal]:
-        traced = [each.timeline for each in batch if each.timeline is not None]
+        traced = [*filter(None, map(_timeline_of, batch))]
         for timed in traced:
             timed.end("batch wait")
         self._can_draw = self._can_draw or await _ready_to_draw()
         # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
-        X = batch[0].request.X if len(batch) == 1 else np.concatenate([each.request.X for each in batch])
+        X = batch[0].request.X if len(batch) == 1 else np.concatenate([arrival.request.X for arrival in batch])
         # An encoder takes its time, in which the loop serves others.
         phi = await asyncio.to_thread(self.head.features, X) if self._on_encoder else self.head.features(X)
         sensitivity = self.head.logit_sensitivity(phi)
         words = noise_of(self.head, self.mechanism, phi, sensitivity)
-        rows = _slices(batch)
-        decisions: dict[int, Charge | Refusal] = {**self._refused(batch, rows, sensitivity)}
         for timed in traced:
             timed.end("features")
-        charging = [place for place in range(len(batch)) if place not in decisions]
         # Before the charge, too: it may be another package's.
-        noise_law = self._noise_of(sensitivity)
-        requests = []
-        for place in charging:
-            each = batch[place]
-            requests.append(self._charge_request(each.caller, each.request, each.time, words.digests[rows[place]]))
+        noise = self._noise_of(sensitivity)
+        requests, refused = self._requests(batch, sensitivity, words.digests)
         # One call for all requests of the batch: what a durable write costs is shared.
-        decisions.update(zip(charging, await self._charge(requests), strict=True))
+        charges = iter(await self._ledger.charge_batch(requests))
         for timed in traced:
             timed.end("ledger charge")
-        charged = _charged_rows(rows, decisions)
-        answers = np.ones((len(X), len(self.head.certificate.classes)))
+        decisions: list[Charge | Refusal] = []
+        charged: list[bool] = []
+        for place, arrival in enumerate(batch):
+            decisions.append(refused[place] if place in refused else next(charges))
+            charged += [isinstance(decisions[-1], Charge)] * arrival.rows
+        answers = self._release(phi, sensitivity, words, np.flatnonzero(charged), traced)
+        return _predictions(batch, decisions, Uncertainty(noise, answers))
+
+    def _requests(
+        self, batch: Sequence[_Arrival], sensitivity: Floats, digests: tuple[bytes, ...]
+    ) -> tuple[list[ChargeRequest], dict[int, Refusal]]:
+        """Return what is to be charged, in order, and by place who must not be: too late, or with a row too large."""
+        requests: list[ChargeRequest] = []
+        refused: dict[int, Refusal] = {}
+        inside, start = in_range(sensitivity), 0
+        for place, arrival in enumerate(batch):
+            rows = slice(start, start + arrival.rows)
+            start = rows.stop
+            late = self.late(arrival.caller, arrival.deadline)
+            if late is not None:
+                refused[place] = late
+            elif not inside[rows].all():
+                row = int(np.argmin(inside[rows]))
+                refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
+            else:
+                requests.append(self._charge_request(arrival.caller, arrival.request, arrival.time, digests[rows]))
+        return requests, refused
+
+    def _release(
+        self, phi: Floats, sensitivity: Floats, words: KeyedRandomness, charged: Integers, traced: Sequence[Timeline]
+    ) -> Floats:
+        """Return the answers (n, C) to the rows that were charged, and 1 elsewhere.
+
+        A refusal looks at no logits, and takes no time that depends on any.
+        """
+        answers = np.ones((len(phi), len(self.head.certificate.classes)))
         if len(charged):
-            # A refusal looks at no logits, and takes no time that depends on any.
             logits = self.head.logits(phi[charged])
             for timed in traced:
                 timed.end("logits")
             # Each row's words follow from its question, so leaving rows out changes no other row's noise.
-            noise = words if len(charged) == len(X) else words.for_rows(charged)
+            noise = words if len(charged) == len(phi) else words.for_rows(charged.tolist())
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], noise)
             for timed in traced:
                 timed.end("noise")
-        known = Uncertainty(noise_law, answers)
-        results: list[Prediction | Refusal] = []
-        for place, of in enumerate(rows):
-            decided = decisions[place]
-            if not isinstance(decided, Charge):
-                results.append(decided)
-                continue
-            new = decided.new_to_client
-            results.append(
-                Prediction(
-                    values=answers[of],
-                    noise=known.part(of),
-                    charge=decided,
-                    charged_rows=new,
-                    replayed_rows=batch[place].rows - new,
-                )
-            )
-        return results
-
-    def _refused(self, batch: Sequence[_Arrival], rows: Sequence[slice], sensitivity: Floats) -> dict[int, Refusal]:
-        """Return by place who must not be charged, and why: with a row that no noise hides, too late, or expired."""
-        refused: dict[int, Refusal] = {}
-        inside = in_range(sensitivity)
-        if not inside.all():
-            for place, of in enumerate(rows):
-                outside = np.flatnonzero(~inside[of])
-                if len(outside):
-                    row = int(outside[0])
-                    refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
-        for place, each in enumerate(batch):
-            late = self.late(each.caller, each.request.deadline)
-            if late is not None:
-                refused[place] = late
-        return refused
+        return answers
 
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
         """Return what rows that `check_rows` returned would cost now, and the noise of their answers."""
         phi = await asyncio.to_thread(self.head.features, request.X)
         sensitivity = self.head.logit_sensitivity(phi)
         digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
-        wish = self._charge_request(Caller(client), request, self._clock(), digests)
-        quote = await self._ledger.quote(wish)
-        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity), currency=quote.currency)
+        quote = await self._ledger.quote(self._charge_request(Caller(client), request, self._clock(), digests))
+        noise = self._noise_of(sensitivity)
+        return RowsQuote(quote.total, quote.free, quote.refusal, noise, currency=quote.currency)
 
     async def standing(self, account: ClientAccount) -> Standing:
         """Return how many answers the client may still buy: every account that pays has so many left."""
@@ -189,26 +197,17 @@ class MeteredPredictor(Predictor):
         left = min(each.answers_left(self.price_per_row) for each in (own, *shared))
         return Standing(self.name, admitted=left > 0, answers_left=left)
 
-    def _noise_of(self, sensitivity: Floats) -> AnyNoise:
-        """Return what is public of the noise on answers to rows of these sensitivities."""
-        if self.head.certificate.SENSITIVITY_IS_PRIVATE:
-            return _SCALE_IS_PRIVATE
-        return self.mechanism.answer_noise(sensitivity, len(self.head.certificate.classes))
-
     def _charge_request(
         self, caller: Caller, request: RowsRequest, now: float, questions: tuple[bytes, ...]
     ) -> ChargeRequest:
         return ChargeRequest(
             lineage=self.certificate.lineage,
             client=caller.client,
-            key_digest=caller.key_digest,
-            model=self.head.certificate.model_id,
-            mechanism=self.mechanism.name,
-            cost=self.cost,
+            terms=self._terms,
             questions=questions,
             time=now,
             idempotency=request.idempotency,
-            blocks=self.certificate.blocks,
+            key_digest=caller.key_digest,
         )
 
     def model(self) -> dict[str, object]:
@@ -230,19 +229,26 @@ async def _ready_to_draw() -> bool:
     return True
 
 
-def _slices(batch: Sequence[_Arrival]) -> list[slice]:
-    """Return where the rows of each request lie, one behind the other."""
-    slices, start = [], 0
-    for each in batch:
-        slices.append(slice(start, start + each.rows))
-        start += each.rows
-    return slices
-
-
-def _charged_rows(rows: Sequence[slice], decisions: Mapping[int, Charge | Refusal]) -> list[int]:
-    """Return the rows of the requests that were charged, in order."""
-    charged: list[int] = []
-    for place, each in enumerate(rows):
-        if isinstance(decisions[place], Charge):
-            charged += range(each.start, each.stop)
-    return charged
+def _predictions(
+    batch: Sequence[_Arrival], decisions: Sequence[Charge | Refusal], uncertainty: Uncertainty
+) -> list[Prediction | Refusal]:
+    """Return each request's share of the answers, which lie one behind the other, or its refusal."""
+    results: list[Prediction | Refusal] = []
+    start = 0
+    for arrival, decision in zip(batch, decisions, strict=True):
+        rows = slice(start, start + arrival.rows)
+        start = rows.stop
+        if not isinstance(decision, Charge):
+            results.append(decision)
+            continue
+        new = decision.free.count(False)
+        results.append(
+            Prediction(
+                values=uncertainty.probabilities[rows],
+                noise=uncertainty.part(rows),
+                charge=decision,
+                charged_rows=new,
+                replayed_rows=arrival.rows - new,
+            )
+        )
+    return results

@@ -4,9 +4,9 @@ Promises: nothing is answered before the client has paid for the model, and the 
 costs each client its price, once; every answer after that costs nothing, and is the same whoever asks, however often
 and beside whatever rows; what was released was drawn when the model was trained, so that nothing here draws noise.
 
-Who has paid is known in memory, for SECONDS_HELD after the ledger was asked: in between answers make no call. A request
-in the second half of that time has the ledger asked again, once for a key, and is answered meanwhile, so that nobody
-waits as long as requests keep coming.
+Who has paid is known in memory, for SECONDS_REMEMBERED after the ledger was asked: in between answers make no call. A
+request in the second half of that time has the ledger asked again, once for a key, and is answered meanwhile, so that
+nobody waits as long as requests keep coming.
 
 What the ledger is asked is the charge itself, which costs nothing where the model is paid for. It says in one durable
 call that the API key is the client's and good, that the client is not revoked, that the model is paid for, and that the
@@ -25,6 +25,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -56,7 +57,7 @@ from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.prediction_sets import PredictionSets
 from dpserve.training.purchases import release_request
 
-SECONDS_HELD = 0.5
+SECONDS_REMEMBERED = 0.5
 """Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""
 
 _MOST_REMEMBERED = 10_000
@@ -75,13 +76,13 @@ class ModelForClient(BaseModel):
     admitted: bool
 
 
-class HolderExplanation(AccountExplanation):
+class PayOnceExplanation(AccountExplanation):
     """An account, its explanation, and the client's share in the model that the service has."""
 
     model: ModelForClient
 
 
-class _Wish(Waiting, eq=False, kw_only=True):
+class _Payment(Waiting, eq=False, kw_only=True):
     """A request to pay for the model that waits for the ledger. time: when it came, in seconds since the epoch."""
 
     caller: Caller
@@ -90,7 +91,7 @@ class _Wish(Waiting, eq=False, kw_only=True):
     timeline: Timeline | None
 
 
-class _Held(Struct, eq=False):
+class _Paid(Struct, eq=False):
     """The ledger's reply that by this charge the client has paid. asked: when, by `time.monotonic`.
 
     renewing: whether it is being asked again.
@@ -109,6 +110,7 @@ class _Rows(Waiting, eq=False, kw_only=True):
 
 
 _Computed = tuple[Floats, Uncertainty]
+_timeline_of = attrgetter("timeline")
 
 
 class PayOncePredictor(Predictor):
@@ -136,8 +138,8 @@ class PayOncePredictor(Predictor):
         self.released = model.certificate
         self.mechanism_name = self.released.release
         self.answering = model
-        self._held: dict[Caller, _Held] = {}
-        self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
+        self._paid: dict[Caller, _Paid] = {}
+        self._batcher: Batcher[_Payment, _Paid] = Batcher(self._pay)
         features = self.released.feature_map
         _, self._noise = model.answers(np.asarray(features.lower)[None])
         # An encoder takes its time, in which the loop serves others.
@@ -151,27 +153,27 @@ class PayOncePredictor(Predictor):
         """Those of the certificate."""
         return self.released.prediction_sets
 
-    async def _answered(self, caller: Caller, request: RowsRequest) -> Prediction:
+    async def predict(self, caller: Caller, request: RowsRequest) -> Prediction:
         """Answer once the client has paid for the model."""
-        traced, held, age = timeline.get(), self._held.get(caller), math.inf
-        if held is not None:
-            age = time.monotonic() - held.asked
-        if held is None or age >= SECONDS_HELD or request.idempotency is not None:
-            held = await self._batcher.submit(self._wish(caller, request, traced))
+        traced, paid, age = timeline.get(), self._paid.get(caller), math.inf
+        if paid is not None:
+            age = time.monotonic() - paid.asked
+        if paid is None or age >= SECONDS_REMEMBERED or request.idempotency is not None:
+            paid = await self._batcher.submit(self._payment(caller, request, traced))
         elif (late := self.late(caller, request.deadline)) is not None:
             raise late
-        elif age >= SECONDS_HELD / 2 and not held.renewing:
-            self._renew(held, caller)
+        elif age >= SECONDS_REMEMBERED / 2 and not paid.renewing:
+            self._renew(paid, caller)
         if traced is not None:
             traced.begin()
         rows = _Rows(rows=len(request.X), deadline=request.deadline, X=request.X, timeline=traced)
         values, noise = await self._computing.submit(rows)
-        return Prediction(values=values, noise=noise, charge=held.charge)
+        return Prediction(values=values, noise=noise, charge=paid.charge)
 
-    def _wish(self, caller: Caller, request: RowsRequest, traced: Timeline | None) -> _Wish:
+    def _payment(self, caller: Caller, request: RowsRequest, traced: Timeline | None) -> _Payment:
         if traced is not None:
             traced.begin()
-        return _Wish(
+        return _Payment(
             rows=1,
             deadline=request.deadline,
             caller=caller,
@@ -180,17 +182,17 @@ class PayOncePredictor(Predictor):
             timeline=traced,
         )
 
-    def _renew(self, held: _Held, caller: Caller) -> None:
+    def _renew(self, paid: _Paid, caller: Caller) -> None:
         """Ask the ledger again, which costs nothing; what it refuses or does not decide is refused to the next."""
-        wish = _Wish(rows=1, caller=caller, idempotency=None, time=self._clock(), timeline=None)
+        payment = _Payment(rows=1, caller=caller, idempotency=None, time=self._clock(), timeline=None)
         try:
-            result = self._batcher.submit(wish)
+            result = self._batcher.submit(payment)
         except Overloaded:
             return  # the next request tries again
-        held.renewing = True
+        paid.renewing = True
 
-        def end(result: "asyncio.Future[_Held]") -> None:
-            held.renewing = False
+        def end(result: "asyncio.Future[_Paid]") -> None:
+            paid.renewing = False
             if not result.cancelled():
                 result.exception()  # which nobody waits for
 
@@ -202,13 +204,13 @@ class PayOncePredictor(Predictor):
         return super().waiting_rows + self._batcher.waiting_rows + self._computing.waiting_rows
 
     async def drain(self) -> None:
-        """Wait until every charge that was sent to the ledger is decided, and what is held is answered."""
+        """Wait until every charge that was sent to the ledger is decided, and what is paid for is answered."""
         await self._batcher.drain()
         await self._computing.drain()
 
     async def _compute_batch(self, batch: Sequence[_Rows]) -> list[_Computed]:
         """Return every request's answers: all rows are one product of matrices."""
-        traced = [each.timeline for each in batch if each.timeline is not None]
+        traced = [*filter(None, map(_timeline_of, batch))]
         for timed in traced:
             timed.end("batch wait")
         computed: list[_Computed] = []
@@ -224,63 +226,64 @@ class PayOncePredictor(Predictor):
             timed.end("forward pass")
         return computed
 
-    async def _hold(self, wishes: Sequence[_Wish]) -> list[_Held | Refusal]:
+    async def _pay(self, payments: Sequence[_Payment]) -> list[_Paid | Refusal]:
         """Charge each client that has not paid, in one call; return that it has, or a refusal.
 
         Requests of one client ask once together, except by a name of their own: the first is charged.
         """
         asked = time.monotonic()
-        traced = [each.timeline for each in wishes if each.timeline is not None]
+        traced = [*filter(None, map(_timeline_of, payments))]
         for timed in traced:
             timed.end("batch wait")
-        outcomes: list[Any] = [None] * len(wishes)
+        outcomes: list[Any] = [None] * len(payments)
         alike: dict[object, list[int]] = {}
-        for place, wish in enumerate(wishes):
-            outcomes[place] = self.late(wish.caller, wish.deadline)
+        for place, payment in enumerate(payments):
+            outcomes[place] = self.late(payment.caller, payment.deadline)
             if outcomes[place] is None:
-                alike.setdefault(place if wish.idempotency else wish.caller, []).append(place)
-        firsts = [wishes[places[0]] for places in alike.values()]
+                alike.setdefault(place if payment.idempotency else payment.caller, []).append(place)
+        firsts = [payments[places[0]] for places in alike.values()]
         requests = [
-            self._request(wish.caller.client, wish.time, wish.idempotency, wish.caller.key_digest) for wish in firsts
+            self._request(payment.caller.client, payment.time, payment.idempotency, payment.caller.key_digest)
+            for payment in firsts
         ]
         try:
-            decisions = await self._charge(requests)
+            decisions = await self._ledger.charge_batch(requests)
         except LedgerUnavailable:
-            self._held.clear()
+            self._paid.clear()
             raise
         for timed in traced:
             timed.end("ledger charge")
-        for wish, decision, (first, *others) in zip(firsts, decisions, alike.values(), strict=True):
+        for payment, decision, (first, *others) in zip(firsts, decisions, alike.values(), strict=True):
             if isinstance(decision, Charge):
-                outcomes[first] = _Held(decision, asked)
-                again = self._remember(wish, outcomes[first])
+                outcomes[first] = _Paid(decision, asked)
+                again = self._remember(payment, outcomes[first])
                 for place in others:
                     outcomes[place] = again
                 continue
-            self._held.pop(wish.caller, None)
+            self._paid.pop(payment.caller, None)
             outcomes[first] = decision
             for place in others:
                 outcomes[place] = copy_of(decision)
         return outcomes
 
-    def _remember(self, wish: _Wish, held: _Held) -> _Held:
+    def _remember(self, payment: _Payment, paid: _Paid) -> _Paid:
         """Remember what the ledger said of a client; return it as it is said to the requests after the first."""
-        if len(self._held) >= _MOST_REMEMBERED:
-            self._held.clear()
-        again = _Held(replace(held.charge, receipts=(), earlier=None), held.asked)
-        self._held[wish.caller] = again
+        if len(self._paid) >= _MOST_REMEMBERED:
+            self._paid.clear()
+        again = _Paid(replace(paid.charge, receipts=(), earlier=None, charged=0), paid.asked)
+        self._paid[payment.caller] = again
         return again
 
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
         """Return what being answered would cost now: the model's price, or nothing once it is paid for."""
-        hold = await self._ledger.quote(self._request(client, self._clock(), request.idempotency))
+        quote = await self._ledger.quote(self._request(client, self._clock(), request.idempotency))
         _, noise = await asyncio.to_thread(self.answering.answers, request.X)
         # The model answers every row: only the model costs anything.
-        return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, hold.currency)
+        return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, noise, quote.currency)
 
     async def explained_budget(
         self, client: str, *, unlimited: bool = False, limiting_block: str | None = None
-    ) -> "HolderExplanation":
+    ) -> "PayOnceExplanation":
         """Return the client's account and its explanation. Answers of what it has paid for are without limit."""
         quote = await self._quoted(client)
         paid, refusal = all(quote.free), quote.refusal
@@ -292,7 +295,7 @@ class PayOncePredictor(Predictor):
         mine = ModelForClient(paid=paid, cost=quote.currency.value(quote.total), admitted=refusal is None)
         # No number of queries is left, or none where not even one would be answered.
         left = {"queries_left": None if refusal is None else 0, "unlimited": paid}
-        return HolderExplanation(**(dict(explained) | left), model=mine)
+        return PayOnceExplanation(**(dict(explained) | left), model=mine)
 
     async def standing(self, account: ClientAccount) -> Standing:
         """Return whether the client has paid for the model, and what it would cost it."""

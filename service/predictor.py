@@ -10,7 +10,7 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -26,17 +26,12 @@ from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.ledger import (
     BlockAccount,
     Charge,
-    Chargeable,
     ClientAccount,
-    ClientRevoked,
     Idempotency,
     KeyExpired,
     Ledger,
-    LedgerError,
     LedgerRefusal,
-    LedgerUnavailable,
     Receipt,
-    UnknownKey,
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import AccountState
@@ -267,7 +262,8 @@ class Predictor(ABC):
         features = len(self._lower)
         if X.ndim != 2 or X.shape[1] != features:
             raise InvalidRows(f"the array has the shape {X.shape}; the model takes (rows, {features})")
-        self.check_count(len(X))
+        if not 0 < len(X) <= self.largest_batch:
+            self.check_count(len(X))
         return self._within_bounds(X.astype(np.float64, copy=False), clip)
 
     def check_names(self, names: Sequence[str]) -> None:
@@ -356,6 +352,7 @@ class Predictor(ABC):
             return DeadlinePassed()
         return KeyExpired("token") if self._clock() >= caller.expires else None
 
+    @abstractmethod
     async def predict(self, caller: Caller, request: RowsRequest) -> Prediction:
         """Answer all rows, charging the client and the lineage for what is new, or none.
 
@@ -363,18 +360,10 @@ class Predictor(ABC):
         to the ledger before the deadline is waited for and answered, however late. Cancelling the caller withdraws what
         is not charged yet; what is charged stays so, and asking again is free.
         """
-        try:
-            return await self._answered(caller, request)
-        except UnknownKey:
-            # Whose the key was is remembered, and it may be another's now.
-            return await self._answered(await self.confirm(caller), request)
-        except (ClientRevoked, KeyExpired):
-            self._ledger.forget(self.lineage, caller.key_digest)
-            raise
 
-    @abstractmethod
-    def _answered(self, caller: Caller, request: RowsRequest) -> Awaitable[Prediction]:
-        """Charge what is new, then answer."""
+    def forget(self, caller: Caller) -> None:
+        """Forget whose the caller's key was: it is refused."""
+        self._ledger.forget(self.lineage, caller.key_digest)
 
     @property
     def waiting_rows(self) -> int:
@@ -384,16 +373,6 @@ class Predictor(ABC):
     @abstractmethod
     async def drain(self) -> None:
         """Wait until every charge that was sent to the ledger is decided."""
-
-    async def _charge(self, requests: Sequence[Chargeable]) -> list[Charge | LedgerError]:
-        """Charge all in one call and return everybody's charge or refusal, in order.
-
-        Raises LedgerUnavailable where no decision is known of any.
-        """
-        decided = await self._ledger.charge_batch(requests) if requests else []
-        if decided and isinstance(decided[0], LedgerUnavailable) and all(each is decided[0] for each in decided):
-            raise decided[0]
-        return decided
 
     @abstractmethod
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:

@@ -145,7 +145,11 @@ class Accounts:
         self.store.compare = self._compare
         self._journals_folder = journals
         self._witnesses: dict[str, Witness] = {}
-        self._named: dict[tuple[str, bytes], str] = {}
+        self.clients_by_key: dict[tuple[str, bytes], str] = {}
+        """The client that had an API key when `authenticate` last found it, by lineage and the key's digest.
+
+        It says to whom a request is to be charged whose `key_digest` is then checked with the charge.
+        """
         self._groups: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, tuple[str, Numbers]] = {}
         self._units: dict[str, str] = {}
@@ -204,7 +208,9 @@ class Accounts:
             services = [LineageKeys(lineage).services]
             journals = await asyncio.to_thread(read_acknowledged, folder)
             for journal in journals:
-                await self.store.call(lineage, "read", services, {}, asker=journal.asker, durably=False, mark=mark)
+                await self.store.call(
+                    lineage, "read", services, {}, asker=(journal.service, journal.writes), durably=False, mark=mark
+                )
             units = {journal.charged_unit for journal in journals}
         for unit in units | {self._units.get(lineage)}:
             if unit is not None:
@@ -234,7 +240,7 @@ class Accounts:
         behind = 0
         for journal in journals:
             try:
-                await self._read_fields(lineage, asker=journal.asker)
+                await self._read_fields(lineage, asker=(journal.service, journal.writes))
             except StoreBehind:
                 behind += 1
         return behind
@@ -253,7 +259,7 @@ class Accounts:
 
     def _asker(self, lineage: str) -> Asker:
         witness = self._witnesses.get(lineage)
-        return OWNER if witness is None else witness.known.asker
+        return OWNER if witness is None else (witness.known.service, witness.known.writes)
 
     async def call(
         self, lineage: str, function: str, keys: Sequence[str], arguments: Arguments, *, durably: bool, mark: str = ""
@@ -785,7 +791,7 @@ class Accounts:
 
         Raises UnknownKey, KeyExpired, ScopeMissing and ClientRevoked.
         """
-        keys, name = LineageKeys(lineage), self._named.get((lineage, digest))
+        keys, name = LineageKeys(lineage), self.clients_by_key.get((lineage, digest))
         while True:  # who has this key now is asked, whoever had it before
             named: dict[str, Any] = {"digest": binary(digest), "scope": scope}
             own = []
@@ -804,9 +810,9 @@ class Accounts:
         account = await self._account(keys.client(name), wire.fields_of(fields), listed=True)
         error = ClientRevoked(name) if account.revoked else _refused_key(refused, scope)
         if error is None:
-            if len(self._named) >= _MOST_NAMED:
-                self._named.clear()
-            self._named[lineage, digest] = name
+            if len(self.clients_by_key) >= _MOST_NAMED:
+                self.clients_by_key.clear()
+            self.clients_by_key[lineage, digest] = name
             return account
         if not isinstance(error, ScopeMissing):
             self.forget(lineage, digest)
@@ -814,14 +820,7 @@ class Accounts:
 
     def forget(self, lineage: str, digest: bytes) -> None:
         """Forget whose API key this was: it is refused now."""
-        self._named.pop((lineage, digest), None)
-
-    def recall_client(self, lineage: str, digest: bytes) -> str | None:
-        """Return whose the API key of this digest was when `authenticate` last found it, or None.
-
-        Asks nothing: it says to whom a request is to be charged whose `key_digest` is then checked with the charge.
-        """
-        return self._named.get((lineage, digest))
+        self.clients_by_key.pop((lineage, digest), None)
 
     # API keys
 

@@ -108,7 +108,9 @@ class EmbeddedStore:
         """Leave the server; whoever leaves last shuts it down."""
         if self._users is None:
             return
-        if not self._is_in_place():
+        try:
+            self.check_in_place()
+        except EmbeddedStoreFailed:
             self._leave_elsewhere()
             return
         with self._alone("start.lock"):
@@ -123,10 +125,15 @@ class EmbeddedStore:
 
         A server goes on writing to files that were moved or deleted; what it acknowledges then will not be found.
         """
-        if self._users is not None and not self._is_in_place():
-            raise EmbeddedStoreFailed(
-                "moved", f"the ledger's folder {self.folder} was moved or removed while it is in use; put it back"
-            )
+        if self._users is None:
+            return
+        with suppress(OSError):
+            state = os.stat(f"{self.folder}/users.lock")  # noqa: PTH116 - every call asks; a Path takes 3 times as long
+            if os.path.samestat(state, os.fstat(self._users)):
+                return
+        raise EmbeddedStoreFailed(
+            "moved", f"the ledger's folder {self.folder} was moved or removed while it is in use; put it back"
+        )
 
     async def keep_running(self) -> None:
         """Start the server again whenever it has died, until cancelled; after a failure wait longer, up to a bound."""
@@ -168,16 +175,6 @@ class EmbeddedStore:
         with self._alone("start.lock"):
             if self._users is not None:
                 self._find_or_start()
-
-    def _is_in_place(self) -> bool:
-        if self._users is None:
-            return False
-        try:
-            state = os.stat(f"{self.folder}/users.lock")  # noqa: PTH116 - every call asks; a Path takes 3 times as long
-        except OSError:
-            return False
-        opened = os.fstat(self._users)
-        return (state.st_dev, state.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _leave_elsewhere(self) -> None:
         """Leave a server whose folder is gone; end it if this process started it and nobody else uses it."""

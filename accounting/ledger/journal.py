@@ -26,7 +26,6 @@ from msgspec.structs import asdict, replace
 
 from dpserve.accounting.ledger.errors import NO_LOCKS, LedgerUnavailable
 from dpserve.accounting.ledger.receipts import Receipt, first_link, link_after
-from dpserve.accounting.ledger.store import Asker
 from dpserve.accounting.ledger.values import checked_lineage
 from dpserve.accounting.whole_files import sync_folder, write_whole
 
@@ -62,11 +61,6 @@ class Acknowledged(_Entry, frozen=True, kw_only=True):
 
     service: str
     lineage: str
-
-    @property
-    def asker(self) -> Asker:
-        """The service as the store's functions are told of it."""
-        return self.service, self.writes
 
     @property
     def charged_unit(self) -> str | None:
@@ -115,12 +109,23 @@ class Witness:
         """Raise LedgerUnavailable if what comes next could not be written down."""
 
     def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
-        """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has."""
+        """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has.
+
+        Raises LedgerUnavailable if they cannot be written down: then nothing may be answered on their strength, and
+        nothing more be charged before they are (`check`).
+        """
+        # In memory first: if the disk refuses, `check` still knows what must be written before the next charge.
         self.known = self.known.next_state(writes, receipts)
+        self._keep(receipts)
 
     def settle(self, unit: str) -> None:
-        """Take down under which privacy unit this service charges from now on."""
-        self.known = replace(self.known, unit=unit)
+        """Take down under which privacy unit this service charges from now on. Raises as `note` does."""
+        if self.known.unit != unit:
+            self.known = replace(self.known, unit=unit)
+            self._keep(())
+
+    def _keep(self, receipts: Sequence[Receipt]) -> None:
+        """Write down what is known, with the receipts of the newest call."""
 
     def close(self) -> None:
         """Leave it to others."""
@@ -199,32 +204,12 @@ class Journal(Witness):
             self._write(b"")
             self._written.set()
 
-    def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
-        """Write down receipts and how many of this service's writes the store has acknowledged.
-
-        Raises LedgerUnavailable if they cannot be: then nothing may be answered on their strength, and nothing more be
-        charged before they are (`check`).
-        """
-        # In memory first: if the disk refuses, `check` still knows what must be written before the next charge.
-        super().note(writes, receipts)
-        self._note(receipts)
-
-    def settle(self, unit: str) -> None:
-        """Write down the privacy unit, if it is not there. Raises LedgerUnavailable, as `note` does."""
-        if self.known.unit != unit:
-            super().settle(unit)
-            self._note(())
-
-    def _note(self, receipts: Sequence[Receipt]) -> None:
-        acknowledged = self.known
+    def _keep(self, receipts: Sequence[Receipt]) -> None:
+        known = self.known
         call = _Call(
-            writes=acknowledged.writes,
-            link=acknowledged.link,
-            newest=acknowledged.newest,
-            unit=acknowledged.unit,
-            receipts=tuple(receipts),
+            writes=known.writes, link=known.link, newest=known.newest, unit=known.unit, receipts=tuple(receipts)
         )
-        self._write(_line(call))
+        self._write(msgspec.json.encode(call) + b"\n")
         if self._failure is not None:
             raise _unusable(self._path.parent, self._failure)
         self._written.set()
@@ -427,11 +412,7 @@ def _no_journal(path: Path, error: ValueError) -> ValueError:
 
 
 def _title(acknowledged: Acknowledged) -> bytes:
-    return _line(_Title(**asdict(acknowledged), format=_FORMAT))
-
-
-def _line(value: Struct) -> bytes:
-    return msgspec.json.encode(value) + b"\n"
+    return msgspec.json.encode(_Title(**asdict(acknowledged), format=_FORMAT)) + b"\n"
 
 
 def _whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:

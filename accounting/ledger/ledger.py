@@ -26,6 +26,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import dropwhile, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +34,7 @@ from typing import Any, Self
 from dpserve.accounting.ledger import wire
 from dpserve.accounting.ledger.accounts import UNREADABLE, Accounts, in_turn, reading, unreadable
 from dpserve.accounting.ledger.embedded import EmbeddedStore
-from dpserve.accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageForgotten
+from dpserve.accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
 from dpserve.accounting.ledger.journal import Acknowledged, Witness
 from dpserve.accounting.ledger.receipts import Receipt, pairs
 from dpserve.accounting.ledger.store import DEADLINE, Store
@@ -47,6 +48,9 @@ _PAGE = 1000
 
 _MOST_REMEMBERED = 100_000
 """Number of clients whose groups are remembered, which saves a call each."""
+
+
+_ledger_request_of: Callable[[Chargeable], LedgerRequest] = attrgetter("ledger_request")
 
 
 class Ledger(Accounts):
@@ -154,31 +158,20 @@ class Ledger(Accounts):
         return decision
 
     async def charge_batch(self, requests: Sequence[Chargeable]) -> list[Charge | LedgerError]:
-        """Decide on the requests one after the other, each whole or not at all, in one durable call for each lineage.
+        """Decide on requests of one lineage one after the other, each whole or not at all, in one durable call.
 
-        Returns for each, in order, a charge, a refusal, or the LedgerUnavailable that kept it from being decided.
+        Returns for each, in order, a charge, a refusal, or the LedgerUnavailable that kept it alone from being decided.
+        Raises LedgerUnavailable where no decision is known of any, and LineageForgotten.
         """
-        places: dict[str, list[int]] = {}
-        for place, request in enumerate(requests):
-            places.setdefault(request.lineage, []).append(place)
-        decisions: dict[int, Charge | LedgerError] = {}
-        for lineage, own in places.items():
-            # One call can charge one lineage: in a cluster the keys of two may lie on different servers.
-            asked = [requests[place].ledger_request for place in own]
-            try:
-                decided = await self._decide(lineage, "charge", asked)
-            except (LedgerUnavailable, LineageForgotten) as error:
-                decided = [error] * len(own)
-            decisions.update(zip(own, decided, strict=True))
-        return [decisions[place] for place in range(len(requests))]
+        return await self._decide("charge", [*map(_ledger_request_of, requests)]) if requests else []
 
-    async def apply(self, lineage: str, requests: Sequence[LedgerRequest]) -> list[Charge]:
-        """Charge what was released before and may be lost from the store; it looks at no limit and no right.
+    async def apply(self, requests: Sequence[LedgerRequest]) -> list[Charge]:
+        """Charge a lineage for what was released before and may be lost from the store, whatever its limit and rights.
 
         What was paid for is not charged again. Raises UnknownLineage, LedgerUnavailable.
         """
         charges = []
-        for decision in await self._decide(lineage, "apply", requests):
+        for decision in await self._decide("apply", requests):
             if isinstance(decision, LedgerError):
                 raise decision
             charges.append(decision)
@@ -191,7 +184,7 @@ class Ledger(Accounts):
         """
         asked = request if isinstance(request, LedgerRequest) else request.ledger_request
         for _ in range(_TRIES):
-            keys, arguments = wire.charge_call([asked], self._groups)
+            keys, arguments, _ = wire.charge_call([asked], self._groups)
             reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)
             if reply[:1] != [b"regroup"]:
                 break
@@ -202,41 +195,34 @@ class Ledger(Accounts):
             raise quote
         return quote
 
-    async def _decide(
-        self, lineage: str, function: str, requests: Sequence[LedgerRequest]
-    ) -> list[Charge | LedgerError]:
+    async def _decide(self, function: str, requests: Sequence[LedgerRequest]) -> list[Charge | LedgerError]:
         """Let the store decide on requests of one lineage, when it is this call's turn."""
+        lineage = requests[0].lineage
         # The link of a call's first receipt follows from the replies before: two calls at once would fork the chain.
         async with in_turn(self._turns, lineage, self.store.deadline):
-            return await self._decide_in_turn(lineage, function, requests)
-
-    async def _decide_in_turn(
-        self, lineage: str, function: str, requests: Sequence[LedgerRequest]
-    ) -> list[Charge | LedgerError]:
-        witness = self.witness(lineage)
-        services = wire.services_key(lineage)
-        for _ in range(_TRIES):
-            # A journal that cannot be written to must refuse before the store charges, not after.
-            witness.check()
-            acknowledged = witness.known
-            groups = [wire.group_of(request, self._groups) for request in requests]
-            keys, arguments = wire.charge_call(
-                requests, self._groups, writes=acknowledged.writes, link=acknowledged.link
-            )
-            replies, writes = await self.store.call(
-                lineage, function, [services, *keys], arguments, asker=acknowledged.asker
-            )
-            if replies == [b"stale"]:
-                await self._catch_up(lineage, witness, writes)
-                continue
-            if replies[:1] == [b"regroup"]:
-                self._regroup(lineage, replies)
-                continue
-            charges, receipts = _read_each(lineage, acknowledged, list(zip(requests, groups, strict=True)), replies)
-            # Before anything is answered, and whatever becomes of the other requests.
-            if writes > acknowledged.writes:
-                witness.note(writes, receipts)
-            return charges
+            witness = self.witness(lineage)
+            for _ in range(_TRIES):
+                # A journal that cannot be written to must refuse before the store charges, not after.
+                witness.check()
+                known = witness.known
+                keys, arguments, groups = wire.charge_call(requests, self._groups, writes=known.writes, link=known.link)
+                replies, writes = await self.store.call(
+                    lineage,
+                    function,
+                    [wire.services_key(lineage), *keys],
+                    arguments,
+                    asker=(known.service, known.writes),
+                )
+                if replies == [b"stale"]:
+                    await self._catch_up(lineage, witness, writes)
+                elif replies[:1] == [b"regroup"]:
+                    self._regroup(lineage, replies)
+                else:
+                    charges, receipts = _read_each(known, requests, groups, replies)
+                    # Before anything is answered, and whatever becomes of the other requests.
+                    if writes > known.writes:
+                        witness.note(writes, receipts)
+                    return charges
         raise LedgerBusy
 
     def _regroup(self, lineage: str, reply: Sequence[Any]) -> None:
@@ -266,24 +252,22 @@ class Ledger(Accounts):
 
 
 def _read_each(
-    lineage: str, acknowledged: Acknowledged, requests: Sequence[tuple[LedgerRequest, str]], replies: Sequence[Any]
+    known: Acknowledged, requests: Sequence[LedgerRequest], groups: Sequence[str], replies: Sequence[Any]
 ) -> tuple[list[Charge | LedgerError], list[Receipt]]:
     """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone.
 
-    `requests`: each with the group of its client.
+    groups: of each request's client.
     """
     charges: list[Charge | LedgerError] = []
     receipts: list[Receipt] = []
-    for (request, group), reply in zip_longest(requests, replies[: len(requests)]):
+    for request, group, reply in zip_longest(requests, groups, replies[: len(requests)]):
         decision: Charge | LedgerError
         try:
-            decision = wire.read_charge(
-                request, group, reply, acknowledged.service, b"" if receipts else acknowledged.link
-            )
+            decision = wire.read_charge(request, group, reply, known.service, b"" if receipts else known.link)
         except LedgerError as error:
             decision = error
         except UNREADABLE as error:
-            decision = unreadable(lineage, error)
+            decision = unreadable(request.lineage, error)
         if isinstance(decision, Charge):
             receipts += decision.receipts
         charges.append(decision)

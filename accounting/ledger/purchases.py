@@ -47,6 +47,7 @@ from dpserve.accounting.ledger.receipts import (
     Receipt,
     charge_terms,
     checked_time,
+    microseconds,
     model_question,
     paying,
     release_digest,
@@ -112,7 +113,9 @@ class ReleaseRequest:
         key, fingerprint = b"", b""
         if self.idempotency is not None:
             key, fingerprint = self.idempotency.key_digest, self.idempotency.fingerprint(self.model)
-        return LedgerRequest(self.lineage, self.client, self.time, (self.line,), self.key_digest, key, fingerprint)
+        return LedgerRequest(
+            self.lineage, self.client, microseconds(self.time), (self.line,), self.key_digest, key, fingerprint
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,7 @@ class Purchase:
     def ledger_request(self) -> LedgerRequest:
         """The releases as the ledger charges them."""
         lines = tuple(release.line for release in self.releases)
-        return LedgerRequest(self.lineage, "", max(release.time for release in self.releases), lines)
+        return LedgerRequest(self.lineage, "", microseconds(max(release.time for release in self.releases)), lines)
 
     def joined_with(self, other: "Purchase") -> "Purchase":
         """Return both as one act of their lineage. Raises OtherBudget and OtherUnit for what contradicts this one.

@@ -20,6 +20,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -316,7 +317,7 @@ def first_link(lineage: str, service: str) -> bytes:
 
 def next_link(link: bytes, call: Sequence[Receipt]) -> bytes:
     """Return the link after the receipts of a call: 32 bytes; the same link if there are none."""
-    return digest("dpserve link", link, [receipt.link_values for receipt in call]) if call else link
+    return digest("dpserve link", link, list(map(attrgetter("link_values"), call))) if call else link
 
 
 def link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:

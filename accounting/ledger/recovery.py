@@ -33,6 +33,7 @@ from dpserve.accounting.ledger.receipts import (
     Receipt,
     charge_terms,
     digest,
+    microseconds,
 )
 from dpserve.accounting.ledger.values import LedgerRequest, Line
 from dpserve.accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
@@ -150,7 +151,7 @@ async def reconcile(
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
         group = await _group_of(ledger, lineage, declaration.client)
-        await ledger.apply(lineage, [replace(declaration, group=group)])
+        await ledger.apply([replace(declaration, group=group)])
     releases = declared.releases if declared is not None else 0
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
     details = {"put_back": charged, "declared": releases, "services": services}
@@ -183,13 +184,13 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
             LedgerRequest(
                 lineage,
                 one.client,
-                one.time,
+                one.microseconds,
                 (Line(one.terms, one.questions),),
                 group=one.group,
             )
             for one in part
         ]
-        for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
+        for old, charge in zip(part, await ledger.apply(asked), strict=True):
             done += [(old, new) for new in charge.receipts]
     return done
 
@@ -325,7 +326,7 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss, bac
         raise CannotRecover(f"the lineage {lineage} has the block {there[0]}: it is not gone")
     terms = charge_terms("declared loss", "declared loss", declared.cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))
-    return LedgerRequest(lineage, declared.client, declared.time, (line,))
+    return LedgerRequest(lineage, declared.client, microseconds(declared.time), (line,))
 
 
 async def _group_of(ledger: Ledger, lineage: str, client: str) -> str:

@@ -186,12 +186,14 @@ class Store:
         """Compares a lineage with what others know of it, by calls with this mark; see `call`."""
         self._check = check
         self._replicas = replicas
-        self._must_wait = replicas > 0
+        self._waits = replicas > 0 and not rehearsal
+        """Whether each write waits with WAITAOF for the disks that it is to be on."""
         self._promotes = has_sentinels(url)
         self._connections = connections_to(url, deadline)
         self._free = asyncio.Semaphore(connections)
         self._ready: set[Redis] = set()
         self._looked: dict[Redis, float] = {}
+        """Until when each server's settings are taken to be as they were looked at, by `time.monotonic`."""
         self._looking = asyncio.Lock()
         self._marks: dict[str, str] = {}
         self._comparing = asyncio.Lock()
@@ -199,11 +201,6 @@ class Store:
     async def close(self) -> None:
         """Close every connection."""
         await self._connections.close()
-
-    @property
-    def waits(self) -> bool:
-        """Whether each write waits with WAITAOF for the disks that it is to be on."""
-        return self._must_wait and not self.rehearsal
 
     async def verify(self) -> None:
         """See to it that the store keeps what it acknowledges and runs our function library, on every primary.
@@ -304,12 +301,12 @@ class Store:
         the call is sent again.
         """
         # A connection whose reader was cancelled may have a reply left over; the nonce tells it from this call's.
-        nonce = secrets.token_bytes(_NONCE_BYTES)
+        nonce = secrets.token_hex(_NONCE_BYTES)
         library = our_library()
         for tries_left in reversed(range(_TRIES)):
             self._check()
             sent = {
-                "nonce": binary(nonce),
+                "nonce": nonce,
                 "mark": mark or self._marks.get(lineage, ""),
                 "service": asker[0],
                 "acknowledged": asker[1],
@@ -327,12 +324,13 @@ class Store:
                         await self._compare(lineage, line)
                 elif tries_left and "Function not found" in str(error.__cause__):  # somebody removed the library
                     self._ready.clear()
+                    self._looked.clear()
                 elif word.startswith(_OURS):
                     raise said_by_library(lineage, word.removeprefix(_OURS), line) from error
                 else:
                     raise
         # Somebody else's charge must never be taken for this one's.
-        if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce:
+        if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce.encode():
             await self._connections.renew()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
         return reply[2:], int(reply[1])
@@ -358,31 +356,23 @@ class Store:
 
     async def _command(self, key: str, words: Command, *, durably: bool) -> Any:
         client = await self._connections.client_for(key)
-        if not self._has_looked(client):
+        if time.monotonic() > self._looked.get(client, 0.0):
             await self._look(client)
-        commands: list[Command] = [words]
-        waits = durably and self.waits
-        if waits:
-            commands += [("WAITAOF", 1, self._replicas, timeout) for timeout in self._waits_for()]
-        replies = await self._send(client, commands)
-        if waits:
-            own, theirs = replies[-1]
-            if own < 1 or theirs < self._replicas:
-                raise TooFewDisks(own, theirs, self._replicas)
-        return replies[0]
-
-    async def _send(self, client: Redis, commands: Sequence[Command]) -> list[Any]:
         async with self._free:
-            if len(commands) == 1:
-                return [await client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
+            if not (durably and self._waits):
+                return await client.execute_command(*words)  # type: ignore[no-untyped-call]
             async with client.pipeline(transaction=False) as pipeline:  # all of it on one connection, as WAITAOF needs
-                for words in commands:
-                    pipeline.execute_command(*words)
+                pipeline.execute_command(*words)
+                for timeout in self._waits_for():
+                    pipeline.execute_command("WAITAOF", 1, self._replicas, timeout)
                 replies = await pipeline.execute(raise_on_error=False)  # which would say it in words of its own
         for reply in replies:
             if isinstance(reply, refused.RedisError):
                 raise reply
-        return replies
+        own, theirs = replies[-1]
+        if own < 1 or theirs < self._replicas:
+            raise TooFewDisks(own, theirs, self._replicas)
+        return replies[0]
 
     async def _within_deadline(self, work: Awaitable[Any]) -> Any:
         try:
@@ -408,13 +398,10 @@ class Store:
         short = [timeout for timeout in (3, 6, 12, 25, 50, 100, 200) if timeout < all_of_it / 8]
         return [*short, all_of_it - sum(short)]
 
-    def _has_looked(self, client: Redis) -> bool:
-        return client in self._ready and time.monotonic() - self._looked.get(client, -LOOK_AGAIN) < LOOK_AGAIN
-
     async def _look(self, client: Redis) -> None:
         """Look at the server's role and settings; at one that is not ready, install the library and ask what it is."""
         async with self._looking:
-            if self._has_looked(client):
+            if time.monotonic() <= self._looked.get(client, 0.0):
                 return  # somebody else did
             failures: list[str] = [] if self.rehearsal else [*await self._unsafe_settings(client)]
             role = await client.role()
@@ -434,7 +421,7 @@ class Store:
                 self._ready.discard(client)
                 raise UnsafeStore(tuple(failures))
             self._ready.add(client)
-            self._looked[client] = time.monotonic()
+            self._looked[client] = time.monotonic() + LOOK_AGAIN
 
     async def _prepare(self, client: Redis) -> list[str]:
         """Install the library; return why the server cannot be used. It knows the library's commands from then on."""
@@ -448,7 +435,7 @@ class Store:
             if persistence["aof_rewrite_in_progress"] or persistence["aof_rewrite_scheduled"]:
                 return [_REWRITING]
         await self._install_library(client)
-        used = (*our_library().commands, *_SENT, *(("WAITAOF",) if self.waits else ()))
+        used = (*our_library().commands, *_SENT, *(("WAITAOF",) if self._waits else ()))
         denied = await client.execute_command(  # type: ignore[no-untyped-call]
             "FCALL", f"{our_library().name}_denied", 0, *dict.fromkeys(used)
         )
@@ -465,7 +452,7 @@ class Store:
             ) from error
         # With everysec the disk is at most a second behind, and WAITAOF waits for it; with no, it may never come.
         # Once for one server of a cluster is for all of them, and for good.
-        self._must_wait = self._must_wait or settings.get("appendfsync") == "everysec"
+        self._waits = self._waits or settings.get("appendfsync") == "everysec"
         accepted = {
             "appendonly": ("yes",),
             "appendfsync": ("always", "everysec"),

@@ -11,8 +11,7 @@ import re
 import secrets
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from operator import attrgetter
+from functools import lru_cache
 from typing import ClassVar, Protocol, Self
 from unicodedata import is_normalized, normalize
 
@@ -32,12 +31,13 @@ from dpserve.accounting.ledger.receipts import (
     Receipt,
     Terms,
     account_subject,
-    charge_terms,
     checked_text,
     checked_time,
+    microseconds,
     paying,
 )
 from dpserve.accounting.losses import Cost
+from dpserve.accounting.picorho import LARGEST
 from dpserve.accounting.report import AccountState
 
 LARGEST_REQUEST = 10_000
@@ -142,7 +142,7 @@ class LedgerRequest:
 
     lineage: str
     client: str
-    time: float
+    microseconds: int
     lines: tuple[Line, ...]
     key_digest: bytes = b""
     key: bytes = b""
@@ -173,58 +173,49 @@ class Chargeable(Protocol):
         """The request as the ledger charges it."""
 
 
-class ChargeRequest(Struct, frozen=True, dict=True):
+class ChargeRequest(Struct, frozen=True):
     """One request for rows to pay for: all of its questions or none.
 
-    `questions` are digests of 16 bytes, one for each row: equal where the answers are the same release, for whomever.
-    One that occurs twice is charged once. `cost` is that of one answer. `time` is when the request came, in seconds
-    since the epoch. `key_digest` is that of the API key that it came with: it is decided only if the key is the
-    client's at that instant; empty where the client is known otherwise. `blocks` are those of the model.
+    `terms` are those at which each question is charged: of the model, the mechanism, the cost of one answer and the
+    blocks. `questions` are digests of 16 bytes, one for each row: equal where the answers are the same release, for
+    whomever. One that occurs twice is charged once. `time` is when the request came, in seconds since the epoch.
+    `key_digest` is that of the API key that it came with: it is decided only if the key is the client's at that
+    instant; empty where the client is known otherwise.
     """
 
     lineage: str
     client: str
-    model: str
-    mechanism: str
-    cost: Cost
+    terms: Terms
     questions: tuple[bytes, ...]
     time: float
     idempotency: Idempotency | None = None
     key_digest: bytes = b""
-    blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold."""
         checked_lineage(self.lineage)
         checked_client(self.client)
         checked_time(self.time)
-        if self.cost.coins:
-            raise ValueError(f"a row cannot cost {str(self.cost)!r}: only pay-once models have a cost with a coin")
+        if self.terms.cost.coins:
+            raise ValueError(
+                f"a row cannot cost {self.terms.cost_text!r}: only pay-once models have a cost with a coin"
+            )
         if not 0 < len(self.questions) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} questions, not {len(self.questions)}")
         if set(map(len, self.questions)) != {QUESTION}:
             raise ValueError(f"a question must be a digest of {QUESTION} bytes")
-        _ = self.terms
-
-    @cached_property
-    def terms(self) -> Terms:
-        """The terms at which each question is charged."""
-        return charge_terms(self.model, self.mechanism, self.cost, blocks=self.blocks)
-
-    @property
-    def price(self) -> int:
-        """The price of one answer, in picorho."""
-        return self.terms.price
 
     @property
     def ledger_request(self) -> LedgerRequest:
         """The request as the ledger charges it. The same body at other terms would be another charge."""
-        key, fingerprint = b"", b""
+        key, fingerprint, terms = b"", b"", self.terms
         if self.idempotency is not None:
             key = self.idempotency.key_digest
-            fingerprint = self.idempotency.fingerprint(self.model, self.mechanism, str(self.cost))
-        lines = (Line(self.terms, self.questions),)
-        return LedgerRequest(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
+            fingerprint = self.idempotency.fingerprint(terms.model, terms.mechanism, terms.cost_text)
+        lines = (Line(terms, self.questions),)
+        return LedgerRequest(
+            self.lineage, self.client, microseconds(self.time), lines, self.key_digest, key, fingerprint
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +255,12 @@ class Balance:
 
     def questions_left(self, price: Cost) -> int:
         """Return how many more questions at this price, which is above 0, all accounts would pay for at most."""
-        own = (self.budget.currency, self.remaining)
-        return min(currency.answers(left, price) for currency, left in (own, *self.shared_left))
-
-
-_questions_of = attrgetter("questions")
+        least = LARGEST
+        own = (self.budget.currency, max(0, self.budget.limit - self.spent))
+        for currency, left in (own, *self.shared_left):
+            one = currency.price(price)
+            least = min(least, left // one if one is not None else 0)
+        return least
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,31 +270,20 @@ class Charge:
     `receipts` has one for each line of which a question was new to the client, in order: at most one for rows. `free`
     says of each question, by position, whether it cost the client nothing. `earlier` is the number of the client's
     receipt that the same request got when it came before, by its idempotency key, or None. `balance` is how both
-    accounts stood then.
+    accounts stood then. `charged` is what the client's account was charged, in what it counts; the lineage's, where it
+    alone pays.
     """
 
     receipts: tuple[Receipt, ...]
     free: tuple[bool, ...]
     earlier: int | None
     balance: Balance = field(compare=False)
+    charged: int = 0
 
     @property
     def receipt(self) -> Receipt | None:
         """The newest receipt, None if everything was paid for before."""
         return self.receipts[-1] if self.receipts else None
-
-    @property
-    def new_to_client(self) -> int:
-        """Number of questions that the client's account was charged for."""
-        return sum(map(len, map(_questions_of, self.receipts)))
-
-    @property
-    def charged(self) -> int:
-        """The charge to the client's account, in what it counts; to the lineage's, where it alone pays."""
-        currency, total = self.balance.budget.currency, 0
-        for receipt in self.receipts:
-            total += receipt.total_in(currency, receipt.releases)
-        return total
 
 
 @dataclass(frozen=True, kw_only=True)

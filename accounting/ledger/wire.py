@@ -8,7 +8,8 @@ another's keys.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, starmap
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
@@ -43,7 +44,6 @@ from dpserve.accounting.ledger.receipts import (
     Terms,
     account_subject,
     checked_blocks,
-    microseconds,
     pairs,
     paying,
     read_terms,
@@ -199,9 +199,9 @@ Groups = Mapping[tuple[str, str], str]
 
 def charge_call(
     requests: Sequence[LedgerRequest], groups: Groups, *, writes: int = 0, link: bytes = b""
-) -> tuple[list[str], dict[str, Any]]:
+) -> tuple[list[str], dict[str, Any], list[str]]:
     """Return the keys, without the services, and arguments of `charge`, `apply` and `quote`, for requests of one
-    lineage.
+    lineage; and the group that pays for each request, or nothing.
 
     `writes` and `link`: of the service that asks. What requests have in common is sent once.
     """
@@ -210,32 +210,35 @@ def charge_call(
     payers: dict[tuple[str, str, bytes], int] = {}
     terms: dict[Terms, int] = {}
     asked: list[dict[str, Any]] = []
+    groups_paying: list[str] = []
     for request in requests:
-        client = request.client
-        group = group_of(request, groups)
+        client, group = request.client, request.group
+        if group is None:
+            group = groups.get((lineage, client), "")
+        groups_paying.append(group)
         payer = (client, group, request.key_digest)
         if payer not in payers:
             payers[payer] = len(payers) + 1
             if client:
                 keys |= dict.fromkeys(_keys_of_payer(lineage, client, group))
-        lines = [
-            {"terms": terms.setdefault(line.terms, len(terms) + 1), "questions": binary(b"".join(line.questions))}
-            for line in request.lines
-        ]
+        lines = []
         for line in request.lines:
             keys |= dict.fromkeys(_keys_of_blocks(lineage, line.terms.blocks))
-        sent: dict[str, Any] = {"payer": payers[payer], "time": str(microseconds(request.time)), "lines": lines}
+            number = terms.setdefault(line.terms, len(terms) + 1)
+            lines.append({"terms": number, "questions": binary(b"".join(line.questions))})
+        sent: dict[str, Any] = {"payer": payers[payer], "time": str(request.microseconds), "lines": lines}
         if request.key:
             sent |= {"key": binary(request.key), "body": binary(request.fingerprint)}
         asked.append(sent)
-    return list(keys), {
+    arguments = {
         "writes": writes,
         "link": binary(link),
         "remembered": IDEMPOTENCY_KEYS // 2,
-        "payers": [_payer(*payer) for payer in payers],
-        "terms": [one.arguments for one in terms],
+        "payers": list(starmap(_payer, payers)),
+        "terms": list(map(attrgetter("arguments"), terms)),
         "requests": asked,
     }
+    return list(keys), arguments, groups_paying
 
 
 @lru_cache(maxsize=4096)
@@ -243,11 +246,6 @@ def _payer(client: str, group: str, digest: bytes) -> msgspec.Raw:
     """Return who pays as the functions take it, packed."""
     named = {"client": client, "group": group, "digest": binary(digest) if digest else None}
     return msgspec.Raw(msgspec.msgpack.encode({name: value for name, value in named.items() if value}))
-
-
-def group_of(request: LedgerRequest, groups: Groups) -> str:
-    """Return the group that pays for a request, or nothing."""
-    return request.group if request.group is not None else groups.get((request.lineage, request.client), "")
 
 
 def read_charge(
@@ -259,7 +257,9 @@ def read_charge(
     """
     if reply[0] != b"charged":
         return _undecided_reply(request, reply)
-    _, earlier, balance, first, own, *digits = reply
+    _, earlier, stood, first, own, *digits = reply
+    balance, charged = _balance(stood), 0
+    currency = balance.budget.currency
     sequence, number, receipts = int(first), int(own), list[Receipt]()
     accounts = b"%d" % (1 + bool(request.client) + bool(group))
     for line, bits in zip(request.lines, digits, strict=True):
@@ -268,6 +268,8 @@ def read_charge(
         new = tuple(compress(line.questions, map(_FREE.__ne__, bits)))
         if not new:
             continue
+        price = line.terms.price if currency is RHO else currency.price(line.terms.cost)
+        charged += (price or 0) * line.terms.times * len(new)
         receipts.append(
             Receipt(
                 lineage=request.lineage,
@@ -275,7 +277,7 @@ def read_charge(
                 sequence=sequence,
                 number=number,
                 terms=line.terms,
-                microseconds=microseconds(request.time),
+                microseconds=request.microseconds,
                 questions=new,
                 lineage_questions=bits.count(accounts),
                 group=group,
@@ -285,7 +287,8 @@ def read_charge(
             )
         )
         sequence, number, link = sequence + 1, number + bool(request.client), b""
-    return Charge(tuple(receipts), _free(digits), int(earlier) if earlier else None, _balance(balance))
+    free = tuple(map(_FREE.__eq__, b"".join(digits)))
+    return Charge(tuple(receipts), free, int(earlier) if earlier else None, balance, charged)
 
 
 def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerError:
@@ -298,15 +301,12 @@ def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerEr
         currency = RHO  # it is refused; what it costs is said all the same
     for line, bits in zip(request.lines, digits, strict=True):
         total += (currency.price(line.terms.cost) or 0) * line.terms.times * (len(bits) - bits.count(b"0"))
-    return Quote(total, _free(digits), _refusal(request, refused) if refused else None, currency)
+    free = tuple(map(_FREE.__eq__, b"".join(digits)))
+    return Quote(total, free, _refusal(request, refused) if refused else None, currency)
 
 
 _FREE = ord("0")
 """The digit of a question that is new to no account."""
-
-
-def _free(digits: Sequence[bytes]) -> tuple[bool, ...]:
-    return tuple(map(_FREE.__eq__, b"".join(digits)))
 
 
 def _undecided_reply(request: LedgerRequest, reply: Sequence[Any]) -> LedgerError:

@@ -13,7 +13,7 @@ from dpserve.service.http.authentication import BEARER, Authentication
 from dpserve.service.http.requests import check_parameters
 from dpserve.service.http.schemas import AccountModelsOut, ClientReceiptOut, Json, ReceiptsOut, answers
 from dpserve.service.models import Models
-from dpserve.service.pay_once import HolderExplanation
+from dpserve.service.pay_once import PayOnceExplanation
 
 Count = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 """The largest length of a page of a list."""
@@ -51,7 +51,7 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
 
     @app.get("/models/{name}/budget", summary="See what is spent and left", dependencies=security, **named)
     @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
-    async def budget(request: Request) -> HolderExplanation | AccountExplanation:
+    async def budget(request: Request) -> PayOnceExplanation | AccountExplanation:
         predictor = models.named(request.path_params.get("name"))
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         return await predictor.explained_budget(client)

@@ -71,7 +71,7 @@ class Authentication:
             await self._check_client(lineage, by_token.client)
             return by_token
         digest = key_digest(shown)
-        client = self._ledger.recall_client(lineage, digest)
+        client = self._ledger.clients_by_key.get((lineage, digest))
         if client is not None:
             await self._count(lineage, client)  # first: what is too often asked the ledger need not read
         known = await self._by_key(digest, lineage, scope, peer)
@@ -94,7 +94,7 @@ class Authentication:
             if by_token is not None:
                 return by_token
         digest = key_digest(shown)
-        client = self._ledger.recall_client(lineage, digest)
+        client = self._ledger.clients_by_key.get((lineage, digest))
         known = (
             await self._by_key(digest, lineage, "predict", header.peer) if client is None else Caller(client, digest)
         )
@@ -150,7 +150,7 @@ class Authentication:
             return token.client
         digest = key_digest(shown)
         for lineage in lineages:
-            if (client := self._ledger.recall_client(lineage, digest)) is not None:
+            if (client := self._ledger.clients_by_key.get((lineage, digest))) is not None:
                 return client
         return await self._look_up(digest, lineages, header.peer)
 
@@ -207,7 +207,7 @@ class Authentication:
             raise as_problem(ClientRevoked(client))
 
     async def _by_key(self, digest: bytes, lineage: str, scope: KeyScope, peer: str) -> Caller:
-        if self._failed_tries is not None and self._ledger.recall_client(lineage, digest) is None:
+        if self._failed_tries is not None and self._ledger.clients_by_key.get((lineage, digest)) is None:
             await self._failed_tries.check(peer)
         try:
             return Caller((await self._ledger.authenticate(lineage, digest, scope)).client, digest)

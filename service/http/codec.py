@@ -12,18 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.budgets import is_unproven
+from dpserve.accounting.budgets import UNPROVEN
+from dpserve.accounting.currency import PER_UNIT
 from dpserve.accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.mechanisms.laws import COVERAGE
 from dpserve.service.errors import InvalidRows
 from dpserve.service.http import npy
-from dpserve.service.http.numbers import rows_and_members
+from dpserve.service.http.numbers import RowsAndMembers, rows_and_members
 from dpserve.service.http.predictions import Reply
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.requests import RequestHeader, invalid
 from dpserve.service.http.schemas import (
     AnswerNoiseOut,
+    AnswerOptions,
     BudgetOut,
     NoiseLawOut,
     PredictionSetsOut,
@@ -33,7 +35,6 @@ from dpserve.service.http.schemas import (
     QuoteOut,
     QuoteResponse,
     ReceiptOut,
-    Wishes,
 )
 from dpserve.service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from dpserve.service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
@@ -53,25 +54,22 @@ _AS_JSON: Mapping[str, str] = {"content-type": "application/json"}
 _GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
 
-_INSTANCES, _LISTS = ("instances",), ("instances", "inputs")
-"""Members that may be rows as lists of numbers."""
-
 _WEIGHT_0 = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
 _CHARSET = re.compile(rb';\s*charset\s*=\s*"?([A-Za-z0-9_.:-]{1,40})', re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
 _encode = msgspec.json.Encoder().encode
-_NO_WISHES = Wishes()
+_PLAIN = AnswerOptions()
+_NO_TEXTS: tuple[UnencodedTexts, ...] = ()
 _Parsed = TypeVar("_Parsed")
 
 
 def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
     """Return what a request was charged."""
-    charge, price = prediction.charge, predictor.price_per_row
-    receipt, currency = charge.receipt, charge.balance.budget.currency
+    charge, currency = prediction.charge, prediction.charge.balance.budget.currency
     return ReceiptOut(
-        id=receipt.number if receipt else charge.earlier,
+        id=charge.receipts[-1].number if charge.receipts else charge.earlier,
         model=predictor.name,
         mechanism=predictor.mechanism_name,
         status=predictor.mechanism_status,
@@ -79,23 +77,22 @@ def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
         charged_rows=prediction.charged_rows,
         replayed_rows=prediction.replayed_rows,
         currency=currency.name,
-        price_per_row=currency.value(currency.price(price) or 0),
-        charged=currency.value(charge.charged),
+        price_per_row=(currency.price(predictor.price_per_row) or 0) / PER_UNIT,
+        charged=charge.charged / PER_UNIT,
     )
 
 
 def budget_of(predictor: Predictor, prediction: Prediction) -> BudgetOut:
     """Return the client's account."""
     balance, price = prediction.charge.balance, predictor.price_per_row
-    currency = balance.budget.currency
     return BudgetOut(
-        currency=currency.name,
-        limit=currency.value(balance.budget.limit),
-        spent=currency.value(balance.spent),
-        remaining=currency.value(balance.remaining),
+        currency=balance.budget.currency.name,
+        limit=balance.budget.limit / PER_UNIT,
+        spent=balance.spent / PER_UNIT,
+        remaining=balance.remaining / PER_UNIT,
         queries_left=balance.questions_left(price) if price.losses else None,
         unlimited=not price.losses,
-        status="unproven" if is_unproven(balance.budget.accepts) else "proven",
+        status="unproven" if balance.budget.accepts in UNPROVEN else "proven",
     )
 
 
@@ -146,18 +143,18 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
     return out
 
 
-def _with_query(wishes: Wishes, header: RequestHeader) -> Wishes:
-    """Return the wishes of a body and of a query. Raises a 400 problem where both name something, and differ."""
+def _with_query(options: AnswerOptions, header: RequestHeader) -> AnswerOptions:
+    """Return the options of a body and of a query together. Raises a 400 problem where they differ in one."""
     coverage = header.number("coverage")
-    if coverage is not None and wishes.coverage not in (None, coverage):
+    if coverage is not None and options.coverage not in (None, coverage):
         raise invalid("the body and the query name different coverages")
     clip = header.flag("clip") if "clip" in header.query else None
-    if clip is not None and wishes.clip not in (None, clip):
+    if clip is not None and options.clip not in (None, clip):
         raise invalid("the body and the query differ in 'clip'")
-    return Wishes(
-        wishes.intervals or header.flag("intervals"),
-        wishes.coverage if coverage is None else coverage,
-        wishes.clip if clip is None else clip,
+    return AnswerOptions(
+        options.intervals or header.flag("intervals"),
+        options.coverage if coverage is None else coverage,
+        options.clip if clip is None else clip,
     )
 
 
@@ -210,6 +207,8 @@ class RowsCodec:
     """`POST /predict`."""
 
     parameters = frozenset({"clip", "coverage", "dry_run", "intervals"})
+    lists: tuple[str, ...] = ("instances",)
+    """Members of a body in JSON that may be rows as lists of numbers."""
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -217,9 +216,13 @@ class RowsCodec:
         if kind not in _JSON:
             kind = _media_type(kind)
         rows: Rows
-        wishes = _NO_WISHES
+        options = _PLAIN
         if kind.endswith(b"+json") or kind in _JSON:
-            rows, wishes = self.instances(predictor, body)
+            read = rows_and_members(body, self.lists, predictor.width)
+            if read is not None and not read[1]:
+                rows = read[0]
+            else:
+                rows, options = self.instances(predictor, body, read)
         elif kind == _NPY:
             rows = npy.parse_npy(body)
         elif kind == _CSV:
@@ -229,15 +232,17 @@ class RowsCodec:
             detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         if header.query:
-            wishes = _with_query(wishes, header)
-        coverage = None if wishes.coverage is None else predictor.check_coverage(wishes.coverage)
+            options = _with_query(options, header)
+        coverage = None if options.coverage is None else predictor.check_coverage(options.coverage)
         idempotency = header.idempotency(body) if b"idempotency-key" in header.fields else None
-        X, unencoded = _checked(predictor, rows, wishes.clip)
-        return RowsRequest(X, idempotency, header.deadline, wishes.intervals, coverage, unencoded)
+        if isinstance(rows, np.ndarray):
+            X, unencoded = predictor.check_array(rows, clip=options.clip), _NO_TEXTS
+        else:
+            X, unencoded = _checked(predictor, rows, options.clip)
+        return RowsRequest(X, idempotency, header.deadline, options.intervals, coverage, unencoded)
 
-    def instances(self, predictor: Predictor, body: bytes) -> Asked:
-        """Return what a body in JSON asks."""
-        read = rows_and_members(body, _INSTANCES, predictor.width)
+    def instances(self, predictor: Predictor, body: bytes, read: RowsAndMembers | None) -> Asked:
+        """Return what a body in JSON asks that is more than a list of numbers. read: what simdjson reads of it."""
         try:
             if read is None:
                 parsed = parsed_json(_decode, body)
@@ -298,21 +303,21 @@ class RowsCodec:
 class InvocationsCodec(RowsCodec):
     """`POST /invocations`, as MLflow's clients and SageMaker ask."""
 
-    def instances(self, predictor: Predictor, body: bytes) -> Asked:
-        """Return what a body in JSON asks."""
-        read = rows_and_members(body, _LISTS, predictor.width)
-        if read is not None and not read[1]:
-            return read[0], _NO_WISHES
+    lists = ("instances", "inputs")
+
+    def instances(self, predictor: Predictor, body: bytes, read: RowsAndMembers | None) -> Asked:
+        """Return what a body in JSON asks that is more than a list of numbers."""
+        del read
         return parsed_json(partial(rows_of_invocation, table=predictor), body)
 
 
-def _checked(predictor: Predictor, rows: Rows, clip: bool | None) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
-    """Return the rows as numbers: an array, or lists, or all name the model's columns. clip: as the predictor takes it.
+def _checked(
+    predictor: Predictor, rows: Sequence[object], clip: bool | None
+) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
+    """Return rows as numbers: lists, or all name the model's columns. clip: as the predictor takes it.
 
     With them texts that are yet to be computed into them.
     """
-    if isinstance(rows, np.ndarray):
-        return predictor.check_array(rows, clip=clip), ()
     kinds = set(map(type, rows))
     if kinds <= {list}:
         return predictor.check_rows(cast(Sequence[list[float]], rows), clip=clip), ()

@@ -33,11 +33,14 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def rows_and_members(body: bytes, names: Collection[str], width: int) -> tuple[Floats, dict[str, Any]] | None:
-    """Return the rows, (n, width), in the one member of an object that has one of these names, and the other members.
+RowsAndMembers = tuple[Floats, dict[str, Any]]
+"""Rows (n, width), and the members beside them by name: texts, numbers, booleans or None."""
 
-    These are texts, numbers, booleans or None, by name. None for rows by name, and for all else that msgspec should
-    look at.
+
+def rows_and_members(body: bytes, names: Collection[str], width: int) -> RowsAndMembers | None:
+    """Return the rows in the one member of an object that has one of these names, and the other members.
+
+    None for rows by name, and for all else that msgspec should look at.
     """
     try:
         content = _parsed(body)

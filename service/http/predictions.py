@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dpserve.accounting.ledger import ClientRevoked, KeyExpired, UnknownKey
 from dpserve.service.errors import RequestRefused
 from dpserve.service.http.authentication import Authentication
 from dpserve.service.http.middleware import MODEL, response_to
@@ -96,7 +97,26 @@ class PredictionEndpoint(Generic[Some]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, with a problem where it is refused."""
         try:
-            body, named = await self._answer(scope, receive)
+            if scope["method"] != "POST":
+                detail = f"{scope['path']} answers POST"
+                raise Problem(ProblemType.METHOD_NOT_ALLOWED, detail)
+            path, traced = scope["path_params"], timeline.get()
+            predictor = self._models.named(path.get("name"), path.get("version"))
+            scope[MODEL] = predictor.name
+            header = read_header(scope, self._codec.parameters)
+            if traced is not None:
+                traced.begin()
+            caller = await self._authentication.payer(header, predictor.certificate.lineage)
+            if traced is not None:
+                traced.end("authentication")
+            largest = self._largest_body(len(predictor.certificate.feature_names))
+            asked = await self._bodies.read(header.fields, receive, largest)
+            if traced is not None:
+                traced.end("body")
+            try:
+                body, named = await answer(predictor, self._codec, self._metrics, header, caller, asked)
+            finally:
+                self._bodies.release(asked)
         except REFUSALS as error:
             problem = as_problem(error)
             response = response_to(scope["path"], problem)
@@ -107,31 +127,10 @@ class PredictionEndpoint(Generic[Some]):
         headers = [(b"content-length", b"%d" % len(body))]
         for name, value in named.items():
             headers.append((name.encode(), value.encode("latin-1")))
+        if header.wait is not None:
+            headers.append((b"preference-applied", b"wait=%g" % header.wait))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-
-    async def _answer(self, scope: Scope, receive: Receive) -> Reply:
-        if scope["method"] != "POST":
-            detail = f"{scope['path']} answers POST"
-            raise Problem(ProblemType.METHOD_NOT_ALLOWED, detail)
-        path, traced = scope["path_params"], timeline.get()
-        predictor = self._models.named(path.get("name"), path.get("version"))
-        scope[MODEL] = predictor.name
-        header = read_header(scope, self._codec.parameters)
-        if traced is not None:
-            traced.begin()
-        caller = await self._authentication.payer(header, predictor.certificate.lineage)
-        if traced is not None:
-            traced.end("authentication")
-        largest = self._largest_body(len(predictor.certificate.feature_names))
-        body = await self._bodies.read(header.fields, receive, largest)
-        if traced is not None:
-            traced.end("body")
-        try:
-            encoded, headers = await answer(predictor, self._codec, self._metrics, header, caller, body)
-        finally:
-            self._bodies.release(body)
-        return encoded, headers if header.wait is None else {**headers, "preference-applied": f"wait={header.wait:g}"}
 
 
 async def answer(
@@ -153,7 +152,15 @@ async def answer(
     if dry_run and isinstance(codec, QuotingCodec):
         known = await predictor.confirm(caller)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
-    prediction = await predictor.predict(caller, request)
+    try:
+        prediction = await predictor.predict(caller, request)
+    except UnknownKey:
+        # Whose the key was is remembered, and it may be another's now.
+        caller = await predictor.confirm(caller)
+        prediction = await predictor.predict(caller, request)
+    except (ClientRevoked, KeyExpired):
+        predictor.forget(caller)
+        raise
     payer = predictor.certificate.lineage, caller.client
     metrics.answered(predictor.name, len(prediction.values), prediction.charged_rows, payer)
     traced = timeline.get()

@@ -9,14 +9,15 @@ packet: uvicorn writes them one after the other, and uvloop sends each at once.
 
 The class is derived from uvicorn's, for uvicorn has no option that bounds a head which httptools reads:
 `h11_max_incomplete_event_size` is for h11 alone, and what it answers beyond `limit_concurrency` says neither what is
-wrong nor when to ask again. What the class relies on in uvicorn (`app`, `connections`, `cycle`, `limit_concurrency`,
-`pipeline`, `transport`, `send_400_response` and the callbacks) is no interface: tests/service/test_heads.py holds it,
-and pyproject.toml keeps uvicorn to versions that it was tried with.
+wrong nor when to ask again. What the class relies on in uvicorn (`app`, `connections`, `cycle`, `headers`,
+`limit_concurrency`, `pipeline`, `transport`, `url`, `send_400_response` and the callbacks) is no interface:
+tests/service/test_heads.py holds it, and pyproject.toml keeps uvicorn to versions that it was tried with.
 """
 
 import asyncio
 from collections import deque
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, cast
 
 from starlette.types import Receive, Scope, Send
@@ -27,6 +28,8 @@ from dpserve.service.http.problems import Problem, ProblemType
 
 LONGEST_HEAD = 64 * 1024
 """Bytes of a request's line and header fields, trailers included."""
+_PIECE = 16 * 1024
+"""Bytes that are read at a time: a head in one packet is not much longer than one in several before it is refused."""
 _AROUND_FIELD = len(": \r\n")
 FULL = "there are as many connections as this worker may have; nothing was charged: ask again later"
 MOST_UNANSWERED = 16
@@ -86,10 +89,6 @@ class _JoinedWrites:
 class BoundedHttp(HttpToolsProtocol):
     """A connection. uvicorn makes it (`http=` of its settings) and calls it."""
 
-    _length = 0
-    """Bytes of the line and of the fields so far, of the request that is read."""
-    _is_head = True
-    """Whether the fields that come belong to the head."""
     _ungathered = 0
     """Bytes since the last of which something came of."""
 
@@ -105,44 +104,33 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, self._writes))
 
     def data_received(self, data: bytes) -> None:
-        """Read on. Refuse what goes on for too long without becoming a head or a part of a body."""
-        self._ungathered += len(data)
-        super().data_received(data)
-        if self._ungathered > LONGEST_HEAD and not self.transport.is_closing():
-            self.send_400_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE.phrase)
+        """Read on, a piece after the other. Refuse what goes on for too long without becoming a head or a body."""
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self._ungathered += len(piece)
+            super().data_received(piece)
+            if self.transport.is_closing():
+                return
+            if self._ungathered > LONGEST_HEAD:
+                self.send_400_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE.phrase)
+                return
 
-    def on_message_begin(self) -> None:
-        """Begin a request. Close a connection with too many: their answers are not waited for, nor kept."""
+    def on_headers_complete(self) -> None:
+        """Answer what this head asks. Close a connection with too many requests: their answers are not kept."""
         if len(self._unanswered) >= MOST_UNANSWERED:
             self.pipeline.clear()
             self.transport.abort()
             raise _TooManyRequests
-        self._length, self._is_head = 0, True
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Take a part of the request's line."""
-        self._length += len(url) + _AROUND_FIELD
-        if self._length > LONGEST_HEAD:
+        fields = sum(map(len, chain.from_iterable(self.headers))) + len(self.headers) * _AROUND_FIELD
+        if len(self.url) + _AROUND_FIELD + fields > LONGEST_HEAD:
             raise _HeadTooLong
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of the head, and leave out a trailer."""
-        self._length += len(name) + len(value) + _AROUND_FIELD
-        if self._length > LONGEST_HEAD:
-            raise _HeadTooLong
-        if self._is_head:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Answer what this head asks."""
-        self._ungathered, self._is_head = 0, False
+        self._ungathered = 0
         before, app = self.cycle, self.app
         if self._most_connections is not None and len(self.connections) > self._most_connections:
             self.app = _refuse
         super().on_headers_complete()
         self.app = app
+        self.headers = []  # where trailers go, which nobody reads
         if self.cycle is not before:
             self._unanswered.append(self.cycle)
 
@@ -172,8 +160,3 @@ class BoundedHttp(HttpToolsProtocol):
         """Take a part of a body."""
         self._ungathered = 0
         super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """End a request."""
-        self._ungathered = 0
-        super().on_message_complete()

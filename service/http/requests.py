@@ -5,17 +5,15 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from http import HTTPStatus
-from types import coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import Request
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from dpserve.accounting.ledger import Idempotency
 from dpserve.service.errors import Overloaded
@@ -193,18 +191,20 @@ class Bodies:
             await _discard(fields, receive, deadline)
             raise too_long(largest)
         parts: list[bytes] = []
-        more = True
+        more, length = True, 0
         try:
-            message = await within(deadline, receive())
-            more = message.get("more_body", False)
-            length = self._take(message, parts, 0, largest)
-            if not more:
-                return parts[0]
             async with asyncio.timeout_at(deadline):
                 while more:
                     message = await receive()
-                    more = message.get("more_body", False)
-                    length = self._take(message, parts, length, largest)
+                    if message["type"] != "http.request":
+                        raise ClientDisconnected
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    parts.append(part)
+                    length, self._room = length + len(part), self._room - len(part)
+                    if length > largest:
+                        raise too_long(largest)
+                    if self._room < 0:
+                        raise Overloaded(1)
             return b"".join(parts)
         except BaseException as error:
             self._room += sum(map(len, parts))
@@ -213,22 +213,6 @@ class Bodies:
             if more and isinstance(error, Problem | Overloaded):
                 await _discard(fields, receive, deadline)
             raise
-
-    def _take(self, message: Message, parts: list[bytes], length: int, largest: int) -> int:
-        """Add a part of a body, which counts, to `length` bytes of it; return how many there are then.
-
-        Raises a problem, Overloaded, and ClientDisconnected.
-        """
-        if message["type"] != "http.request":
-            raise ClientDisconnected
-        part = message.get("body", b"")
-        parts.append(part)
-        length, self._room = length + len(part), self._room - len(part)
-        if length > largest:
-            raise too_long(largest)
-        if self._room < 0:
-            raise Overloaded(1)
-        return length
 
     def _too_late(self) -> Problem:
         detail = f"the body did not arrive within {self._seconds:g} seconds"
@@ -263,36 +247,6 @@ async def _discard(fields: Mapping[bytes, bytes], receive: Receive, deadline: fl
         async with asyncio.timeout_at(deadline):
             while (await asyncio.wait_for(receive(), _LONGEST_SILENCE)).get("more_body", False):
                 pass
-
-
-async def within(deadline: float, work: Awaitable[Result]) -> Result:
-    """Return what a coroutine returns, or raise TimeoutError once the event loop's clock is past `deadline`.
-
-    Work that need not wait takes no timer: most bodies are there as a whole when they are read.
-    """
-    assert isinstance(work, Coroutine)
-    try:
-        awaited = work.send(None)
-    except StopIteration as done:
-        return cast(Result, done.value)
-    async with asyncio.timeout_at(deadline):
-        return cast(Result, await _go_on(work, awaited))
-
-
-@coroutine
-def _go_on(work: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
-    """Go on with `work`, which waits for `awaited`: pass on what the event loop sends to it, or raises in it."""
-    while True:
-        try:
-            sent = yield awaited
-        except BaseException as error:  # noqa: BLE001 - it is raised where the work waits
-            step = partial(work.throw, error)
-        else:
-            step = partial(work.send, sent)
-        try:
-            awaited = step()
-        except StopIteration as done:
-            return done.value
 
 
 class ClientDisconnected(Exception):

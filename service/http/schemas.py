@@ -12,8 +12,8 @@ Cell = str | float | bool | None
 """A value of a row by name."""
 
 
-class Wishes(Struct, forbid_unknown_fields=True):
-    """Wishes beside the rows."""
+class AnswerOptions(Struct, forbid_unknown_fields=True):
+    """Options of an answer, beside the rows."""
 
     intervals: bool = False
     """true: say `lower` and `upper` in `noise`, too. They cost nothing, and triple the numbers of an answer."""
@@ -25,7 +25,7 @@ class Wishes(Struct, forbid_unknown_fields=True):
     model's `clips`. A row that was drawn back has the answer, and the price, of the row that it becomes."""
 
 
-class PredictOptions(Wishes):
+class PredictOptions(AnswerOptions):
     """Members of a request beside its rows."""
 
     model: str | None = None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpserve.service.errors import InvalidRows
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.requests import invalid
-from dpserve.service.http.schemas import InvocationsRequest, SplitFrame, Wishes
+from dpserve.service.http.schemas import AnswerOptions, InvocationsRequest, SplitFrame
 from dpserve.service.predictor import Value
 from dpserve.training.inputs.column import NUMBER
 from dpserve.training.inputs.columns import DELIMITERS
@@ -31,7 +31,7 @@ Lists = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float
 Rows = Lists | NDArray[np.floating[Any]]
 
 
-Asked = tuple[Rows, Wishes]
+Asked = tuple[Rows, AnswerOptions]
 """Rows, and what is wished for beside them."""
 
 
@@ -103,7 +103,7 @@ def _number_or_text(value: Value) -> Value:
 
 
 def rows_of_invocation(body: bytes, table: Table) -> Asked:
-    """Return what MLflow's protocol asks; `params` are the wishes beside the rows.
+    """Return what MLflow's protocol asks; `params` are the options beside the rows.
 
     Raises msgspec's errors for what is not JSON, Problem and InvalidRows.
     """
@@ -116,16 +116,16 @@ def rows_of_invocation(body: bytes, table: Table) -> Asked:
         raise _malformed(f"send exactly one of {', '.join(FORMS)}")
     params = asked.params or {}
     try:
-        wishes = msgspec.convert(params, Wishes)
+        options = msgspec.convert(params, AnswerOptions)
     except msgspec.ValidationError:
         raise invalid(
             "params takes true or false for 'intervals' and for 'clip', and a number for 'coverage', and nothing else"
         ) from None
     if asked.dataframe_split is not UNSET:
-        return _of_split(asked.dataframe_split, table), wishes
+        return _of_split(asked.dataframe_split, table), options
     if isinstance(asked.inputs, dict):
-        return _of_columns(asked.inputs, table), wishes
-    return asked.dataframe_records or asked.instances or asked.inputs or [], wishes  # UNSET is false
+        return _of_columns(asked.inputs, table), options
+    return asked.dataframe_records or asked.instances or asked.inputs or [], options  # UNSET is false
 
 
 def _asked(body: bytes) -> InvocationsRequest:

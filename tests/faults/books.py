@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ChargeRequest, Ledger, LedgerUnavailable, key_digest
+from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.losses import Cost, GaussianLoss
 
@@ -24,12 +25,9 @@ def asking(lineage: str, client: str, *rows: str, time: float = 1.5, blocks: Blo
     return ChargeRequest(
         lineage=lineage,
         client=client,
-        model="model",
-        mechanism="gaussian",
-        cost=COST,
+        terms=charge_terms("model", "gaussian", COST, blocks=blocks),
         questions=tuple(hashlib.sha256(row.encode()).digest()[:16] for row in rows),
         time=time,
-        blocks=blocks,
     )
 
 

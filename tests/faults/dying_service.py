@@ -29,7 +29,7 @@ _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "authenticated": [(Authentication, "payer")],
     "validated": [(RowsCodec, "decode")],
     "charged": [(Ledger, "charge_batch")],
-    "released": [(MeteredPredictor, "_answer_batch"), (PayOncePredictor, "_answered")],
+    "released": [(MeteredPredictor, "_answer_batch"), (PayOncePredictor, "predict")],
     "answered": [(RowsCodec, "encode")],
     OPENED: [(purchases, "settle_unit")],
     HELD: [(Ledger, "charge")],

@@ -6,7 +6,7 @@ import pytest
 
 from dpserve.service.errors import Overloaded
 from dpserve.service.http.problems import Problem
-from dpserve.service.http.requests import Bodies, ClientDisconnected, within
+from dpserve.service.http.requests import Bodies, ClientDisconnected
 
 pytestmark = pytest.mark.anyio
 
@@ -59,52 +59,3 @@ async def test_a_body_that_stays_away_is_refused_in_time_and_takes_no_room():
         await bodies.read(FIELDS, receive, 10)
     assert refused.value.status == 408
     assert await bodies.read(FIELDS, sending(b"1234567890"), 10) == b"1234567890"
-
-
-async def test_work_that_need_not_wait_is_done_however_late_it_is():
-    async def work():
-        return 1
-
-    assert await within(asyncio.get_running_loop().time() - 1, work()) == 1
-
-
-async def test_work_that_waits_goes_on_with_what_it_waited_for():
-    loop = asyncio.get_running_loop()
-    futures = [loop.create_future() for _ in range(3)]
-
-    async def work():
-        found = [await futures[0]]
-        try:
-            await futures[1]
-        except KeyError as error:
-            found.append(error.args[0])
-        return [*found, await futures[2]]
-
-    going = asyncio.create_task(within(loop.time() + 60, work()))
-    await asyncio.sleep(0)
-    futures[0].set_result("a")
-    futures[1].set_exception(KeyError("b"))
-    await asyncio.sleep(0)
-    futures[2].set_result("c")
-    assert await going == ["a", "b", "c"]
-
-
-async def test_work_that_is_cancelled_or_late_ends_where_it_waits():
-    ended = []
-
-    async def work():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
-    loop = asyncio.get_running_loop()
-    with pytest.raises(TimeoutError):
-        await within(loop.time(), work())
-    assert ended == [True]
-    going = asyncio.create_task(within(loop.time() + 60, work()))
-    await asyncio.sleep(0)
-    going.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await going
-    assert ended == [True, True]

@@ -12,6 +12,9 @@ from dpserve.accounting.ledger import (
     BudgetExhausted,
     LedgerError,
     LedgerRefusal,
+    NoBudget,
+    NotPaidFor,
+    OtherBudget,
     OtherUnit,
     UnitLost,
     UnknownBlock,
@@ -25,7 +28,7 @@ from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.refusals import REFUSALS, as_problem
 
 OWNERS = {
-    *(ActRefused, AgeMissing, CannotRecover, LossUndeclared, OtherUnit, UnitLost),
+    *(ActRefused, AgeMissing, CannotRecover, LossUndeclared, NoBudget, NotPaidFor, OtherBudget, OtherUnit, UnitLost),
     *(SecretKeyMissing, UnknownBlock, UnknownGroup),
 }
 """Raised for what the owner does, which no request of a client does."""

@@ -195,7 +195,7 @@ class Bins(FeatureMap):
         """Which of the d features have none."""
         return tuple(sorted(set(range(len(self.lower))) - set(self.binned)))
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """65 bins for each number, the other coordinates, the crosses, the buckets, and the bias."""
         return len(self.binned) * _BINS + len(self.kept) + self._crossed + self.cross_buckets + 1

@@ -102,7 +102,7 @@ class Quantiles(FeatureMap):
         """The cost of the noisy quantiles, where they were released."""
         return () if self.released is None else self.released.cost.losses
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """A coordinate for each cut, the d features, and the bias."""
         return len(self.steps[0]) + len(self.lower) + 1

@@ -1,5 +1,6 @@
 """The features of a public ONNX model."""
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ class Encoder(FeatureMap):
             raise ValueError("the range of the encoder's inputs must be finite and in order")
         return self
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """The model's features and the bias."""
         return self.width + 1

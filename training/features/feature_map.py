@@ -112,7 +112,7 @@ class FeatureMap(BaseModel):
         for encoding in encodings_among(self.columns).values():
             text_encoder.open_bundled(folder, encoding)
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """Number of coordinates of phi(x), the bias among them."""
         return len(self.lower) + 1

@@ -1,5 +1,6 @@
 """Scaled rows, and random Fourier features of them."""
 
+import functools
 from collections.abc import Mapping
 from typing import Literal
 
@@ -36,7 +37,7 @@ class Fourier(FeatureMap):
     bandwidth: Bandwidth
     seed: Seed
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """D random features and the bias."""
         return self.random_features + 1

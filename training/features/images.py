@@ -1,5 +1,6 @@
 """Features of images: histograms of gradients, shades, and random Fourier features of the histograms."""
 
+import functools
 from collections.abc import Mapping
 from typing import Literal, Self
 
@@ -56,7 +57,7 @@ class Hog(OfImages):
     centred: bool = Field(default=False, exclude_if=lambda centred: not centred)
     """Whether each block's numbers are less their mean, and each quarter's colours (`hog.centred`)."""
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """32 numbers for each block of cells, 256 for the colours of a colour image, and the bias."""
         return hog.width_of(self.image_shape) + 1
@@ -80,7 +81,7 @@ class HogFourier(OfImages):
     bandwidth: Bandwidth
     seed: Seed
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """The histograms' numbers (see `Hog`), the means, D random features, and the bias."""
         return hog.width_of(self.image_shape) + pooling.width_of(self.image_shape) + self.random_features + 1

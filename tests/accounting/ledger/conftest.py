@@ -5,7 +5,7 @@ import itertools
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,14 +14,19 @@ import redis
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import (
+    Charge,
+    Chargeable,
     ChargeRequest,
     EmbeddedStore,
     Idempotency,
     Ledger,
+    LedgerError,
+    LedgerUnavailable,
     key_digest,
 )
 from dpserve.accounting.ledger import store as store_module
 from dpserve.accounting.ledger.embedded import server_binary
+from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.ledger.store import FunctionLibrary
 from dpserve.accounting.losses import Cost, GaussianLoss
 
@@ -162,14 +167,19 @@ def asking(
     return ChargeRequest(
         lineage=lineage,
         client=client,
-        model=model,
-        mechanism="gaussian",
-        cost=cost,
+        terms=charge_terms(model, "gaussian", cost, blocks=blocks),
         questions=tuple(question(row, cost, model) for row in rows),
-        blocks=blocks,
         time=1.5,
         idempotency=Idempotency(key, key_digest(body)) if key else None,
     )
+
+
+async def decided(ledger: Ledger, requests: Sequence[Chargeable]) -> list[Charge | LedgerError]:
+    """Decisions on requests, with the error of the whole call for each where none is known of any."""
+    try:
+        return await ledger.charge_batch(requests)
+    except LedgerUnavailable as error:
+        return [error] * len(requests)
 
 
 def dump(url: str, lineage: str) -> dict[str, object]:

@@ -78,24 +78,24 @@ class Model:
         if account.revoked:
             return ClientRevoked
         named = request.idempotency
-        if named and account.keys.get(named.key, (named.body_digest, request.cost)) != (
+        if named and account.keys.get(named.key, (named.body_digest, request.terms.cost)) != (
             named.body_digest,
-            request.cost,
+            request.terms.cost,
         ):
             return IdempotencyConflict
         chain = [account, *self.shared(request.client)]
         new = [set(request.questions) - each.questions for each in chain]
         for each in chain:
             # By what is new to the client: a refusal must not tell it what others asked.
-            refusal = each.refuses(request.cost, len(new[0]))
+            refusal = each.refuses(request.terms.cost, len(new[0]))
             if refusal:
                 return refusal
         for each, questions in zip(chain, new, strict=True):
-            each.pay(request.cost, questions)
+            each.pay(request.terms.cost, questions)
         if new[0]:
             number = 1 + sum(client == request.client for client, *_ in self.receipts)
             of_group = len(new[1]) if len(chain) > 2 else 0
             self.receipts.append((request.client, number, len(new[0]), of_group, len(new[-1])))
         if named:
-            account.keys[named.key] = named.body_digest, request.cost
+            account.keys[named.key] = named.body_digest, request.terms.cost
         return new

@@ -34,7 +34,7 @@ from dpserve.accounting.ledger import store as store_module
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.losses import Cost, GaussianLoss
 
-from .conftest import asking, budget, dump, faulty_library, new_lineage, open_accounts
+from .conftest import asking, budget, decided, dump, faulty_library, new_lineage, open_accounts
 
 MUS = (0.25, 0.3, 0.7)
 COSTS = {mu: Cost((GaussianLoss(mu),)) for mu in MUS}
@@ -144,7 +144,7 @@ def lines_of(request: AnyRequest) -> list[ExactLine]:
     if isinstance(request, Purchase):
         return [line for release in request.releases for line in lines_of(release)]
     if isinstance(request, ChargeRequest):
-        return [ExactLine(request.questions, request.cost, request.blocks, is_model=False)]
+        return [ExactLine(request.questions, request.terms.cost, request.terms.blocks, is_model=False)]
     return [ExactLine(request.line.questions, request.cost, request.blocks, is_model=True)]
 
 
@@ -239,7 +239,7 @@ class BlocksAgainstModel(RuleBasedStateMachine):
 
     def charge_alone(self, service: int, request: AnyRequest) -> None:
         before = dump(self.url, self.lineage)
-        (got,) = self.runner.run(self.ledgers[service].charge_batch([request]))
+        (got,) = self.runner.run(decided(self.ledgers[service], [request]))
         self.check(request, got)
         if isinstance(got, LedgerRefusal):
             assert dump(self.url, self.lineage) == before
@@ -275,13 +275,13 @@ class BlocksAgainstModel(RuleBasedStateMachine):
     )
     def charge_several(self, service: int, asked: list[tuple[str, str, list[str], Cost]]) -> None:
         requests = [self.request(*one) for one in asked]
-        for request, got in zip(requests, self.runner.run(self.ledgers[service].charge_batch(requests)), strict=True):
+        for request, got in zip(requests, self.runner.run(decided(self.ledgers[service], requests)), strict=True):
             self.check(request, got)
 
     @rule(client=clients, model=st.sampled_from(MODELS), asked=rows, cost=costs)
     def quote(self, client: str, model: str, asked: list[str], cost: Cost) -> None:
         request = self.request(client, model, asked, cost)
-        unknown = set(request.blocks) - self.model.blocks.keys()
+        unknown = set(request.terms.blocks) - self.model.blocks.keys()
         before = dump(self.url, self.lineage)
         if unknown:
             with pytest.raises(UnknownBlock):

@@ -130,7 +130,7 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
         await ledger.charge_batch([asking(lineage, "ann", f"{number}") for number in range(start, start + 100)])
     (receipt,) = (await ledger.charge(asking(lineage, "bob", "0", "new"))).receipts
     await ledger.quote(asking(lineage, "ann", "0"))
-    await ledger.apply(lineage, [asking(lineage, "ann", "0").ledger_request])
+    await ledger.apply([asking(lineage, "ann", "0").ledger_request])
     lines = [line async for line in backup(ledger, [lineage])]
     await look(ledger, lineage)
     assert [one.number for one in await ledger.client_receipts(lineage, "bob", count=5)] == [receipt.number]

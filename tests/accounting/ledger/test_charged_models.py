@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from dpserve.accounting.ledger import Ledger
 from dpserve.accounting.ledger.charged_models import charged_models
+from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.losses import Cost, GaussianLoss
 
 from .conftest import asking, budget, new_lineage, open_accounts
@@ -36,7 +37,7 @@ async def test_the_models_add_up_to_what_the_account_spent(embedded_url: str, ch
         times: dict[tuple[str, str], list[float]] = {}
         for time, (model, mechanism, cost, client, rows) in enumerate(charges, 1):
             asked = asking(lineage, client, *(f"{model}{mechanism}{row}" for row in sorted(rows)), cost=cost)
-            charge = await ledger.charge(replace(asked, model=model, mechanism=mechanism, time=float(time)))
+            charge = await ledger.charge(replace(asked, terms=charge_terms(model, mechanism, cost), time=float(time)))
             if charge.receipts:
                 times.setdefault((model, mechanism), []).append(float(time))
         account = await ledger.lineage(lineage)

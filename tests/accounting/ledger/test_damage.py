@@ -22,7 +22,7 @@ from dpserve.accounting.ledger.store import binary
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys, charge_call
 
-from .conftest import BINARY, DURABLE, asking, new_lineage, open_accounts, releases, running_server
+from .conftest import BINARY, DURABLE, asking, decided, new_lineage, open_accounts, releases, running_server
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ def _with(field: str | bytes, value: str, key: str) -> Callable[["redis.Redis[by
 
 
 KEY = Idempotency("key", bytes(32)).key_digest
-COST_TEXT = str(asking("a", "b", "c").cost)
+COST_TEXT = str(asking("a", "b", "c").terms.cost)
 
 OF_BOTH: dict[str, Damage] = {
     "receipts": lambda store, keys: _wrong_type(keys.receipts)(store),
@@ -123,7 +123,7 @@ async def test_a_damaged_key_of_the_lineage_charges_nobody(
     OF_BOTH[what](store, LineageKeys(lineage))
     before = _contents(store, lineage)
     batch = [asking(lineage, "ann", "1", key="key"), asking(lineage, "bob", "1")]
-    decisions = await books.charge_batch(batch)
+    decisions = await decided(books, batch)
     assert [type(decision) for decision in decisions] == [LedgerDamaged] * 2
     assert "run `dpserve ledger verify`" in str(decisions[0])
     assert _contents(store, lineage) == before
@@ -183,7 +183,8 @@ async def test_a_client_that_lost_its_account_is_not_added_anew(books: Ledger, s
 
 
 async def _raw(books: Ledger, lineage: str, function: str, keys: list[Any], arguments: dict[str, Any]) -> Any:
-    asker = books.witness(lineage).known.asker
+    known = books.witness(lineage).known
+    asker = known.service, known.writes
     return (await books.store.call(lineage, function, keys, arguments, asker=asker))[0]
 
 
@@ -193,7 +194,7 @@ async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) ->
     await books.add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
     known = books.witness(lineage).known
     request = asking(lineage, "bob", "1").ledger_request
-    keys, arguments = charge_call([request], {}, writes=known.writes, link=known.link)
+    keys, arguments, _ = charge_call([request], {}, writes=known.writes, link=known.link)
     assert [msgspec.msgpack.decode(payer) for payer in arguments["payers"]] == [{"client": "bob"}]
     for client in ("ann", "b", "ob", "", "client:bob", "bob:receipts", 7):
         sent = arguments | {"payers": [{"client": client}]}

@@ -44,7 +44,7 @@ async def _refused_everywhere(ledger: Ledger, lineage: str, copy: list[str]) -> 
         "open": lambda: ledger.open_lineage(lineage, WHOLE, time=1.0),
         "charge": lambda: ledger.charge(asking(lineage, "ann", "1")),
         "quote": lambda: ledger.quote(asking(lineage, "ann", "1")),
-        "put back": lambda: ledger.apply(lineage, [asking(lineage, "ann", "1").ledger_request]),
+        "put back": lambda: ledger.apply([asking(lineage, "ann", "1").ledger_request]),
         "client": lambda: ledger.add_client(lineage, "eve", releases(1), key_digest("eve"), time=1.0),
         "group": lambda: ledger.add_group(lineage, "team", releases(1), time=1.0),
         "budget": lambda: ledger.set_budget(lineage, WHOLE),
@@ -84,7 +84,8 @@ async def test_one_that_charged_nothing_is_refused_for_good(ledger: Ledger, line
     await ledger.acting("owner", "misspelt").forget_lineage(lineage, time=1.0)
     await _refused_everywhere(ledger, lineage, copy)
     await ledger.forget_lineage(lineage, time=2.0)
-    assert (await ledger.charge_batch([asking(lineage, "ann", "1")]))[0].args
+    (decision,) = await ledger.charge_batch([asking(lineage, "ann", "1")])
+    assert isinstance(decision, LineageForgotten)
 
 
 async def test_one_that_was_never_opened_is_refused_for_good(ledger: Ledger, lineage: str) -> None:

@@ -55,7 +55,7 @@ async def test_a_group_pays_once_for_what_its_members_ask(ledger: Ledger, lineag
     assert all(isinstance(one, Charge) for one in decisions)
     new = [
         (
-            one.new_to_client,
+            one.free.count(False),
             sum(r.group_questions for r in one.receipts),
             sum(r.lineage_questions for r in one.receipts),
         )

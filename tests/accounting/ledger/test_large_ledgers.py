@@ -40,8 +40,8 @@ async def _charge(ledger: Ledger, lineage: str, count: int) -> None:
         for number in range(start, min(start + _CALL, count)):
             asked = number - 1 if number % 10 == 1 else number
             question = hashlib.sha256(b"%d" % asked).digest()[:16]
-            requests.append(LedgerRequest(lineage, ("ann", "bob")[number % 2], 0.0, (Line(terms, (question,)),)))
-        await ledger.apply(lineage, requests)
+            requests.append(LedgerRequest(lineage, ("ann", "bob")[number % 2], 0, (Line(terms, (question,)),)))
+        await ledger.apply(requests)
 
 
 async def _most_bytes(folder: Path, count: int) -> int:

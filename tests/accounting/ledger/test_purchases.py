@@ -382,7 +382,7 @@ async def test_no_receipt_marks_a_model_as_paid_for_less_than_it_costs(ledger: L
             await put_back(ledger, lineage, [receipt])
     assert await spent(ledger, lineage) == {"": 0, "ann": 0}
     # Whoever writes to the store by other ways than these is found out by `verify`.
-    await ledger.apply(lineage, [LedgerRequest(request.lineage, "ann", 1.0, (Line(forged.terms, forged.questions),))])
+    await ledger.apply([LedgerRequest(request.lineage, "ann", 10**6, (Line(forged.terms, forged.questions),))])
     said = "names a model that it does not pay for"
     assert f"receipt 1 was altered: it {said}" in (await verify(ledger, lineage)).findings
     with pytest.raises(CannotRecover, match=said):

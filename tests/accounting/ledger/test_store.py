@@ -31,6 +31,7 @@ from .conftest import (
     BINARY,
     DURABLE,
     asking,
+    decided,
     dump,
     free_port,
     new_lineage,
@@ -407,7 +408,7 @@ async def test_whichever_command_is_denied_nobody_pays_and_the_lineage_goes_on(
         store.execute_command("ACL", "SETUSER", "clerk", f"-{denied}")
         batch = [asking(lineage, client, row, key=row) for client, row in (("ann", "3"), ("bob", "a"), ("ann", "5"))]
         for _ in range(2):
-            decisions = await ledger.charge_batch(batch)
+            decisions = await decided(ledger, batch)
             assert [type(decision) for decision in decisions] == [LedgerUnavailable] * 3
             assert {str(decision).partition(": ")[0] for decision in decisions} == {"the ledger's store reports"}
             assert all(re.search("NOPERM|ACL failure", str(decision)) for decision in decisions)

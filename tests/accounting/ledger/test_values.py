@@ -7,12 +7,15 @@ from msgspec import structs
 from redis.crc import key_slot
 
 from dpserve.accounting.ledger import LARGEST_REQUEST, ChargeRequest, Idempotency, key_digest, new_api_key
+from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
 
 def _request(**changes: object) -> ChargeRequest:
-    plain = ChargeRequest("lineage", "ann", "model", "gaussian", Cost((GaussianLoss(0.5),)), (bytes(16),), 0.0)
+    terms: dict[str, object] = {"model": "model", "mechanism": "gaussian", "cost": Cost((GaussianLoss(0.5),))}
+    terms |= {name: changes.pop(name) for name in terms.keys() & changes.keys()}
+    plain = ChargeRequest("lineage", "ann", charge_terms(**terms), (bytes(16),), 0.0)  # type: ignore[arg-type]
     return structs.replace(plain, **changes)  # type: ignore[arg-type]
 
 

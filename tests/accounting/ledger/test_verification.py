@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import redis
 
-from dpserve.accounting.ledger import BudgetExhausted, Charge, ChargeRequest, Ledger, key_digest
+from dpserve.accounting.ledger import BudgetExhausted, Charge, Ledger, key_digest
 from dpserve.accounting.ledger.journal import open_journals, read_journals
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
@@ -203,8 +203,8 @@ async def test_a_client_that_was_brought_back_and_given_a_budget_is_no_finding(
     lineage = new_lineage()
     await open_accounts(books, lineage, releases(99), ann=releases(50))
     keys = LineageKeys(lineage)
-    lost = ChargeRequest(lineage, "bob", "model", "gaussian", COST, (question("lost"),), 1.0)
-    await books.apply(lineage, [lost.ledger_request])
+    lost = asking(lineage, "bob", "lost")
+    await books.apply([lost.ledger_request])
     assert (await books.client(lineage, "bob")).revoked
     assert (await verify(books, lineage)).findings == ()
     await books.set_budget(lineage, releases(3), client="bob")
