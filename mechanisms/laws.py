@@ -43,7 +43,7 @@ class Law(ABC):
     variance: ClassVar[float]
     """The variance of noise of scale 1."""
     quantile: ClassVar[float]
-    """|e| is at most this with a probability of 0.1 % more than COVERAGE, which is left for the rounding to a grid."""
+    """|e| is at most this with a probability above COVERAGE, by more than rounding to a grid of 2^16 steps takes."""
     enough: ClassVar[int]
     """So many independent numbers convict noise x 0.8 with p below 1e-9, as a rule."""
     apart: ClassVar[np.ufunc]
