@@ -1,6 +1,6 @@
 """Messages that name options without saying how a person writes them.
 
-A command line calls an option `--records-declared`, Python calls it `records_declared=`. So a message of this floor or
+A command line calls an option `--prediction-sets`, Python calls it `prediction_sets=`. So a message of this floor or
 one above it holds the option's name between braces, and what was filled in otherwise is given apart from the text:
 
     raise ValueError(Message("there is no device {!r}: leave {device} out, or give {encoding:windows-1252}", given))
@@ -19,7 +19,7 @@ Spelling = Callable[[str, str], str]
 
 
 class Message(str):
-    """A text for a person that names options. As a string it has them between backticks: `records_declared`.
+    """A text for a person that names options. As a string it has them between backticks: `prediction_sets`.
 
     template: the text, in which `{name}` and `{name:FORM}` are options, and `{}` takes the next value, as in
     `str.format`. values: what is filled in; messages among them keep their options.

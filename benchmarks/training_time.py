@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 COLUMNS = 50
-CLASS_SUMS = ["--release", "class-sums", "--price", "epsilon:1@1e-5"]
-BUDGET = ["--budget", "epsilon:1@1e-5"]
+CLASS_SUMS = ["class-sums", "--epsilon", "1", "--delta", "1e-5"]
+BUDGET = ["--epsilon", "1", "--delta", "1e-5"]
 _RIVAL = """
 import sys, numpy
 from sklearn.linear_model import LogisticRegression
@@ -59,7 +59,7 @@ def print_beside(folder: Path, rows: int, rounds: int, *, planned: bool) -> None
     ours, theirs = [], []
     for _ in range(rounds):
         theirs.append(measured([sys.executable, "-c", _RIVAL, str(folder / "table.npz")], folder))
-        ours.append(trained(folder, [*BUDGET, "--records-declared", str(rows)] if planned else CLASS_SUMS))
+        ours.append(trained(folder, [*BUDGET, "--n", str(rows)] if planned else CLASS_SUMS))
     ratio = statistics.median(own[0] / other[0] for own, other in zip(ours, theirs, strict=True))
     seconds, memory = (statistics.median(each[place] for each in ours) for place in range(2))
     beside, beside_memory = (statistics.median(each[place] for each in theirs) for place in range(2))

@@ -6,10 +6,55 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpserve.classifier import PrivateClassifier
     from dpserve.client import Answers, AsyncClient, BudgetExhausted, Client, ServiceError
+    from dpserve.lineages import Lineage
+    from dpserve.plans import plan
+    from dpserve.training.block_choice import Blocks
     from dpserve.training.errors import PrivacyWarning
+    from dpserve.training.feature_choice import Features
+    from dpserve.training.inputs.described import Boolean, Date, Datetime, Integer, Levels, Number, Schema, Text
+    from dpserve.training.kinds.class_sums.kind import ClassSums
+    from dpserve.training.kinds.dpsgd.kind import DPSGD
+    from dpserve.training.kinds.head.kind import Head
+    from dpserve.training.kinds.weights.kind import Weights
 
-__all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "PrivacyWarning", "PrivateClassifier", "ServiceError"]
-_MODULES = {"PrivateClassifier": "dpserve.classifier", "PrivacyWarning": "dpserve.training.errors"}
+__all__ = [
+    "DPSGD",
+    "Answers",
+    "AsyncClient",
+    "Blocks",
+    "Boolean",
+    "BudgetExhausted",
+    "ClassSums",
+    "Client",
+    "Date",
+    "Datetime",
+    "Features",
+    "Head",
+    "Integer",
+    "Levels",
+    "Lineage",
+    "Number",
+    "PrivacyWarning",
+    "PrivateClassifier",
+    "Schema",
+    "ServiceError",
+    "Text",
+    "Weights",
+    "plan",
+]
+_DESCRIBED = ("Boolean", "Date", "Datetime", "Integer", "Levels", "Number", "Schema", "Text")
+_MODULES = {
+    "Blocks": "dpserve.training.block_choice",
+    "ClassSums": "dpserve.training.kinds.class_sums.kind",
+    "DPSGD": "dpserve.training.kinds.dpsgd.kind",
+    "Features": "dpserve.training.feature_choice",
+    "Head": "dpserve.training.kinds.head.kind",
+    "Lineage": "dpserve.lineages",
+    "PrivacyWarning": "dpserve.training.errors",
+    "PrivateClassifier": "dpserve.classifier",
+    "Weights": "dpserve.training.kinds.weights.kind",
+    "plan": "dpserve.plans",
+} | dict.fromkeys(_DESCRIBED, "dpserve.training.inputs.described")
 """Where the names are that `dpserve.client` does not have."""
 
 

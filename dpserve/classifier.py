@@ -1,11 +1,11 @@
 """Training in Python: what `dpserve train` does, as a scikit-learn classifier, through the same function.
 
-from dpserve import PrivateClassifier
+from dpserve import Lineage, Number, PrivateClassifier, Schema
 
 model = PrivateClassifier(
-    lineage="patients", lineage_budget=(3, 1e-6), epsilon=1, delta=1e-6, release="class-sums",
-    classes=["ill", "well"], bounds={"age": (0, 120), "pressure": (50, 250)},
-).fit(table, "outcome")
+    Schema(label="outcome", classes=["ill", "well"], columns={"age": Number(0, 120), "pressure": Number(50, 250)}),
+    epsilon=1, delta=1e-6, lineage=Lineage("patients", epsilon=3, delta=1e-6), n=20_000,
+).fit(table)
 model.predict_proba(rows)
 model.save("bundle")
 
@@ -14,8 +14,9 @@ that is private itself is paid for when it is fitted, in the ledger that the ser
 charged durably before anything of it can be seen, and a fit that the account does not pay for leaves nothing. Saving,
 loading and serving such a model then cost nothing more.
 
-Each fit is a release with noise of its own. So an estimator is fitted once, and a clone of one not at all, as a grid
-search or cross-validation would do without a word, unless it was made with `every_fit_is_charged=True`. Even then the
+Each fit is a release with noise of its own. The same fit again, of the same records with the same options, is the model
+that was paid for (`dpserve.kept_fits`). Another fit of such records, and one of a clone, as a grid search or
+cross-validation makes them without a word, needs `again=True`. Even then the
 lineage's account holds, and choosing among fits by their scores on private records is covered by no budget. What can
 be seen of that, and of steps of a pipeline that are fitted on the records before, is said by `PrivacyWarning`.
 """
@@ -25,11 +26,11 @@ import inspect
 import warnings
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self, SupportsFloat, TypeVar
+from typing import Any, Self, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,47 +57,51 @@ from dpserve.commands.options import (
     refuse_forgotten,
     state_folder,
 )
+from dpserve.commands.tables import check_public
+from dpserve.described_rows import public_records, read_described, rows_form
 from dpserve.frames import check_rows, names_of, rows_for
+from dpserve.kept_fits import KeptFits
 from dpserve.labels import classes_of, label_beside, own_values, schema_with_label
+from dpserve.lineages import Lineage
 from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.mechanisms.randomness import SystemRandomness
-from dpserve.training.block_choice import BlockChoice
+from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.bundles.sealing import EVALUATION_FILE, write_folder
+from dpserve.training.drafts import draft_folder
 from dpserve.training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
 from dpserve.training.evaluation import Evaluation, Law, evaluate
-from dpserve.training.feature_choice import FeatureChoice
-from dpserve.training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
+from dpserve.training.feature_choice import Features
+from dpserve.training.fit import Event, Planned, Request, Warned, check, fit
 from dpserve.training.inputs.blocks import BlockDeclaration
-from dpserve.training.inputs.columns import Missing
-from dpserve.training.inputs.declared import Bounds
+from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.lineage import KnownRecords
-from dpserve.training.inputs.reading import RowsForm
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema
+from dpserve.training.inputs.schema import TableSchema
+from dpserve.training.kinds.kind import needed_price
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.options import fields_of
-from dpserve.training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
+from dpserve.training.kinds.registry import kind_named, kind_of, pay_once, release_certificate, trainable_kinds
+from dpserve.training.options import Options
 from dpserve.training.pay_once.coverage import thousandths
 from dpserve.training.purchases import model_purchase, planned_purchase
-from dpserve.training.sets_choice import SetsChoice
 from dpserve.wording import as_parameter, in_python
 
 _Result = TypeVar("_Result")
+AUTO = "auto"
 _WEIGHTS = dict.fromkeys(
     ("sample_weight", "class_weight"),
     ": a record counts once. The price is what one record may change, and a weight would multiply that",
 )
 """Arguments that classifiers of scikit-learn take and this one does not, with why."""
 _IMPUTED = (
-    "missing= declares what a missing value counts as. An imputer that is fitted on the records holds exact figures of "
-    "them, which no budget covers"
+    "Schema(missing=...) declares what a missing value counts as. An imputer that is fitted on the records holds exact "
+    "figures of them, which no budget covers"
 )
 
 _FITTED_STEPS_ADVICE = (
     "Such a step holds exact figures of the records, and hides records from the lineages that have them. Give the "
-    "columns as they are, with bounds known without the records, by which the model scales them; missing={COLUMN: "
-    "VALUE} declares what a missing value counts as."
+    "columns as they are, with bounds known without the records, by which the model scales them; Schema(missing="
+    "{COLUMN: VALUE}) declares what a missing value counts as."
 )
 
 
@@ -106,152 +111,46 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Give it the columns as they are. A step that is fitted on the records before it, in a `Pipeline` or a
     `ColumnTransformer`, is outside the guarantee: a scaler or an imputer holds exact means, every column then depends
     on every record, and records are no longer recognised in another lineage. What people need is inside: numbers are
-    scaled by `bounds`, `missing` says what a missing value counts as, `schema` declares levels, dates and texts.
-    Fitted steps of a pipeline raise `PrivacyWarning`; what was fitted elsewhere cannot be seen.
+    scaled by their declared bounds, and `Schema` says what a missing value counts as, and declares levels, dates and
+    texts. Fitted steps of a pipeline raise `PrivacyWarning`; what was fitted elsewhere cannot be seen.
 
     Exact scores on private records are outside, too: `score`, and what searches, cross-validation, calibration,
     `permutation_importance` and MLflow's autologging compute. There is no `sample_weight` or `class_weight`: a record
     counts once. Whoever repeats records (bagging, oversampling) protects each copy alone.
 
-    None for a parameter stands for what `dpserve train` does by default. Nothing is checked before `fit`. An option of
-    a kind from another package is a parameter of its name, too, with the default None.
+    Nothing is checked before `fit`. Parameters of the values that it takes are its own, too, for `set_params` and
+    searches: `kind__hidden`, `schema__clip`.
 
     Parameters
     ----------
-    lineage : str, needed
-        The name of the lineage of the records: all models of records that overlap share one, and its budget.
-        Needed.
-    release : str or None, default "auto"
-        The kind of pay-once model; "auto" for the one that the planner chooses; None for a head,
-        each of whose answers is paid for when a service gives it.
+    schema : Schema, str, Path or mapping, optional
+        The records: their columns and classes, what identifies one, and how they are read. A file, or its content,
+        is a Table Schema. Needed.
     epsilon : float, optional
-        What all answers together cost, at `delta`. Needed for a pay-once model.
+        What all answers together cost, at `delta`. Needed for a model that is paid for once.
     delta : float, optional
         The delta of `epsilon`, above 0 and below 1.
-    schema : str, Path, mapping or Schema, optional
-        A Table Schema, in place of `bounds`, and of `classes` where it has a field for y: a file, or its content.
-    bounds : (float, float) or mapping, optional
-        The lowest and the highest value of every column, in its own units, or {column: (low, high)}. Public:
-        never read off the records.
-    classes : sequence of str, or mapping, optional
-        The names of the C classes, or {value: name}. Beside `schema` only where it has no field for y.
-    missing : str, float or mapping, optional
-        The public value that a missing one counts as, within the bounds, or "level" for a level of its own; of
-        every column, or {column: value}. By default missing values are refused, unless a schema is given.
-    ignore : sequence of str, optional
-        The columns to leave out.
-    unit : str, optional
-        The column that identifies the person behind each record: all records of one are protected together.
-    id : str, optional
-        The column with a key of each record, or of its person, by which records are found again in another
-        lineage.
-    overlapping_lineage_is_accepted : bool, default False
-        Train although records are in another lineage: they then have a second budget.
-    block : str, optional
-        The column that names each record's block, or with a period a date. It is no feature. Every block has a budget
-        of its own, which pays for what models say of its records.
-    blocks : str, optional
-        The blocks that the records are in, between commas: declared, not read off the records.
-    block_by : {"day", "week", "month", "year"}, optional
-        The period of a column of dates that is a block: 2026-09-30, 2026-W40, 2026-09 or 2026.
-    block_name : str, optional
-        The one block that all records of the table are in, where no column names it.
-    block_budget : str, optional
-        The budget with which each block opens when a model of it is first charged, as "epsilon:3@1e-6".
-    leave_out_other_blocks : {"no", "yes"}, default "no"
-        What becomes of records of blocks that are not declared: no refuses them, yes leaves them out.
-    equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
-        Whether rows that are equal to rows of another block in every column are known to be other people's.
-    encoding : str, optional
-        Of a CSV file: its encoding, as windows-1252 or latin-1; by default the schema's, or utf-8.
-    decimal : str, optional
-        Of a table without a schema: the sign before a number's fraction, as a comma.
-    sheet : str, optional
-        Of a spreadsheet with several sheets: the one to read.
-    unlabelled : {"refuse", "leave-out"}, default "refuse"
-        What becomes of records without a label.
-    clip : bool, default False
-        Clip values beyond the bounds instead of refusing them, in `fit` and in `predict`.
-    name : str, default "model"
-        The model's public name: letters, digits, '.', '_' and '-', at most 64.
-    ledger : str or Path, optional
-        The URL or the folder of the ledger; by default the command line's.
-    ledger_replicas : int, optional
-        The number of the store's replicas on whose disks a charge must be, too; by default the command line's.
-    lineage_budget : (float, float), optional
-        The epsilon and the delta of the account that is opened for the lineage where it has none.
-    every_fit_is_charged : bool, default False
-        Allow a second fit, and the fits of clones: each costs `epsilon` again.
-    records_declared : int, optional
-        About how many records there are, as a number that may be public: not counted: in records, at least 1.
-        For class-sums, dpsgd.
-    lam : float, optional
-        Lambda: a larger one means less noise and a simpler model: at least 1e-12 and at most 1e+12. For
-        weights, head.
-    objective : {"sum", "convexified"}, optional
-        What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large
-        losses count more in. For weights, head.
-    alpha : float, optional
-        How much more large losses count: 0.01 costs little, 1 a great deal: at least 1e-06 and at most 1e+06.
-        For weights, head.
-    least_records : int, optional
-        n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not the
-        number of records declared, which may be too high: in records, at least 2 and at most
-        1099511627776. For weights, head.
-    tolerance : float, optional
-        tau: the gradient norm that is reached, or training fails: at least 1e-12 and at most 1e+12. For
-        weights, head.
-    features : {"auto", "identity", "fourier", "bins", "quantiles", "hog", "hog-fourier"}, optional
+    lineage : Lineage or str, optional
+        The lineage of the records, by its name, with the budget that it opens with: all models of records that
+        overlap share one. Needed.
+    n : int, optional
+        About how many records there are, or privacy units, as a number that may be public: not counted. Needed for
+        "auto" and DPSGD.
+    kind : "auto", str or options of a kind, default "auto"
+        "auto" for the kind that the planner chooses; or DPSGD(hidden=64), ClassSums(), Weights(lam=30), all paid for
+        once; or Head(), each of whose answers is paid for when a service gives it; or a kind's name.
+    features : str or Features, default "auto"
         The public feature map; auto follows public rules.
-    image_shape : sequence of int, optional
-        The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
-        in pixels, at least 1.
-    cross_buckets : int, optional
-        The number of buckets that pairs of columns are hashed to, beside bins; 0 for none: at least 0 and at most
-        16384.
-    quantile_share : float, optional
-        The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even cuts,
-        which cost nothing: at least 0 and at most 0.5. By default 0.05.
-    bias : float, optional
-        The constant coordinate of phi: at least 0 and below 1.
-    clip_norm : float, optional
-        The length that scaled rows, or an encoder's features, are scaled down to: at least 9.53674e-07 and at most
-        1048576.
-    random_features : int, optional
-        The number of Fourier features, an even one: at least 2 and at most 4194304.
-    bandwidth : float, optional
-        The width of the Fourier kernel, in units of the unit ball: at least 1e-06 and at most 1000000.
-    seed : int, optional
-        The public seed of the random features: at least 0 and below 4294967296.
-    hidden : sequence of int, optional
-        The width of each hidden layer: in units, at least 0. For dpsgd.
-    activation : {"tanh", "relu"}, optional
-        What hidden units compute: tanh or relu. For dpsgd.
-    steps : int, optional
-        How many steps: at least 1 and at most 1e+06. For dpsgd.
-    sampling_rate : float, optional
-        The probability with which a record joins a step: above 0 and at most 1. For dpsgd.
-    sampling : str, optional
-        How records join a step. Only 'poisson', each by itself, is covered. For dpsgd.
-    step_noise : float, optional
-        The noise multiplier of a step: above 0.25 and below 1e+06. For dpsgd.
-    gradient_clip : float, optional
-        The largest norm of a record's gradient: at least 1e-30 and at most 1e+30. For dpsgd.
-    learning_rate : float, optional
-        The learning rate: above 0. For dpsgd.
-    canaries : int, optional
-        How many made records join the training by fair coins, on coordinates of their own, to measure what it tells: at
-        least 64 and at most 10000. For class-sums, weights, dpsgd.
+    public : data frame or ndarray, optional
+        Public rows like the records, with their classes, which the planner simulates on for "auto".
     prediction_sets : {"auto", "off", "all", "class"}, default "auto"
         Hold records back, which train nothing, for prediction sets: sets of classes that hold the true one with a
         coverage that each client chooses. all: for all records together; class: for those of each class, too; auto:
         by public rules.
-    encoder : str or Path, optional
-        An ONNX file, a public model made without these records, whose first output is the features.
-    encoder_range : sequence of float, optional
-        The lowest and the highest value that the encoder takes.
-    device : {"cpu", "cuda"}, optional
-        Where an encoder computes.
+    name : str, default "model"
+        The model's public name: letters, digits, '.', '_' and '-', at most 64.
+    again : bool, default False
+        Allow another fit of records that a paid fit had, and fits of clones: each costs `epsilon` again.
 
     Attributes
     ----------
@@ -269,191 +168,156 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
+        schema: Any = None,
         *,
-        lineage: str | None = None,
-        release: str | None = "auto",
         epsilon: float | None = None,
         delta: float | None = None,
-        schema: Any = None,
-        bounds: Any = None,
-        classes: Any = None,
-        missing: Any = None,
-        ignore: Sequence[str] | None = None,
-        unit: str | None = None,
-        id: str | None = None,  # noqa: A002 - the command line's name
-        overlapping_lineage_is_accepted: bool = False,
-        block: str | None = None,
-        blocks: str | None = None,
-        block_by: str | None = None,
-        block_name: str | None = None,
-        block_budget: str | None = None,
-        leave_out_other_blocks: str = "no",
-        equal_rows_in_blocks_are_others: str = "no",
-        encoding: str | None = None,
-        decimal: str | None = None,
-        sheet: str | None = None,
-        unlabelled: Unlabelled = "refuse",
-        clip: bool = False,
-        name: str = "model",
-        ledger: str | Path | None = None,
-        ledger_replicas: int | None = None,
-        lineage_budget: tuple[float, float] | None = None,
-        every_fit_is_charged: bool = False,
-        records_declared: int | None = None,
-        lam: float | None = None,
-        objective: str | None = None,
-        alpha: float | None = None,
-        least_records: int | None = None,
-        tolerance: float | None = None,
-        features: str | None = None,
-        image_shape: Sequence[int] | None = None,
-        cross_buckets: int | None = None,
-        quantile_share: float | None = None,
-        bias: float | None = None,
-        clip_norm: float | None = None,
-        random_features: int | None = None,
-        bandwidth: float | None = None,
-        seed: int | None = None,
-        hidden: Sequence[int] | None = None,
-        activation: str | None = None,
-        steps: int | None = None,
-        sampling_rate: float | None = None,
-        sampling: str | None = None,
-        step_noise: float | None = None,
-        gradient_clip: float | None = None,
-        learning_rate: float | None = None,
-        canaries: int | None = None,
+        lineage: Lineage | str | None = None,
+        n: int | None = None,
+        kind: Options | str = AUTO,
+        features: Features | str = "auto",
+        public: Any = None,
         prediction_sets: str = "auto",
-        encoder: str | Path | None = None,
-        encoder_range: tuple[float, float] | None = None,
-        device: str | None = None,
-        **options_of_other_packages: Any,
+        name: str = "model",
+        again: bool = False,
+        **unknown: Any,
     ) -> None:
-        """Take the parameters; `fit` checks them."""
-        for unknown in options_of_other_packages.keys() - set(_OTHER_OPTIONS):
-            raise TypeError(f"PrivateClassifier has no parameter {unknown!r}{_WEIGHTS.get(unknown, '')}")
-        for option in _OTHER_OPTIONS:
-            setattr(self, option, options_of_other_packages.get(option))
-        self.lineage = lineage
-        self.release = release
+        """Take the parameters; `fit` checks them. Raises TypeError for one that there is not."""
+        for each in unknown:
+            raise TypeError(f"PrivateClassifier has no parameter {each!r}{_suggestion(each)}")
+        self.schema = schema
         self.epsilon = epsilon
         self.delta = delta
-        self.schema = schema
-        self.bounds = bounds
-        self.classes = classes
-        self.missing = missing
-        self.ignore = ignore
-        self.unit = unit
-        self.id = id
-        self.overlapping_lineage_is_accepted = overlapping_lineage_is_accepted
-        self.block = block
-        self.blocks = blocks
-        self.block_by = block_by
-        self.block_name = block_name
-        self.block_budget = block_budget
-        self.leave_out_other_blocks = leave_out_other_blocks
-        self.equal_rows_in_blocks_are_others = equal_rows_in_blocks_are_others
-        self.encoding = encoding
-        self.decimal = decimal
-        self.sheet = sheet
-        self.unlabelled = unlabelled
-        self.clip = clip
-        self.name = name
-        self.ledger = ledger
-        self.ledger_replicas = ledger_replicas
-        self.lineage_budget = lineage_budget
-        self.every_fit_is_charged = every_fit_is_charged
-        self.records_declared = records_declared
-        self.lam = lam
-        self.objective = objective
-        self.alpha = alpha
-        self.least_records = least_records
-        self.tolerance = tolerance
+        self.lineage = lineage
+        self.n = n
+        self.kind = kind
         self.features = features
-        self.image_shape = image_shape
-        self.cross_buckets = cross_buckets
-        self.quantile_share = quantile_share
-        self.bias = bias
-        self.clip_norm = clip_norm
-        self.random_features = random_features
-        self.bandwidth = bandwidth
-        self.seed = seed
-        self.hidden = hidden
-        self.activation = activation
-        self.steps = steps
-        self.sampling_rate = sampling_rate
-        self.sampling = sampling
-        self.step_noise = step_noise
-        self.gradient_clip = gradient_clip
-        self.learning_rate = learning_rate
-        self.canaries = canaries
+        self.public = public
         self.prediction_sets = prediction_sets
-        self.encoder = encoder
-        self.encoder_range = encoder_range
-        self.device = device
+        self.name = name
+        self.again = again
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name.
+
+        Parameters
+        ----------
+        deep : bool, default True
+            Whether to return those of the values among them, too, as kind__hidden.
+        """
+        parameters: dict[str, Any] = super().get_params(deep=False)
+        if deep:
+            for name, value in list(parameters.items()):
+                if isinstance(value, Options):
+                    parameters |= {f"{name}__{field}": getattr(value, field) for field in type(value).model_fields}
+        return parameters
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, and those of the values among them, which are replaced; return the estimator.
+
+        Parameters
+        ----------
+        **params : object
+            Parameters by name; kind__hidden is one of the kind.
+        """
+        nested: dict[str, dict[str, Any]] = {}
+        for key, value in params.items():
+            name, _, field = key.partition("__")
+            if name not in self.get_params(deep=False):
+                raise ValueError(f"PrivateClassifier has no parameter {name!r}{_suggestion(name)}")
+            if field:
+                nested.setdefault(name, {})[field] = value
+            else:
+                setattr(self, name, value)
+        for name, fields in nested.items():
+            value = getattr(self, name)
+            if not isinstance(value, Options):
+                raise ValueError(f"{name}={value!r} has no parameters of its own: give it as an object")  # noqa: TRY004
+            with _in_python():
+                setattr(self, name, value.replaced(**fields))
+        return self
+
+    def cost(self) -> "FitCost":
+        """Return what a fit will cost, and what the lineage has left. No record is looked at, and nothing is charged.
+
+        Raises ValueError for parameters that are wrong or do not go together.
+        """
+        with _in_python():
+            request = self._request()
+            check(request, unit=self._described.unit)
+            return _run(self._cost(request))
 
     def fit(self, X: Any, y: Any = None, **not_offered: Any) -> Self:
-        """Train on private records, charge the lineage, and return the estimator.
+        """Train on private records, charge the lineage, and return the estimator; or take the same fit's model.
 
         Parameters
         ----------
         X : data frame, Arrow table, path, URL or ndarray (n, d)
             A data frame of pandas or Polars, a table, or numbers, whose columns are called x0, x1, ...
-        y : str or array (n,)
-            The name of the column of classes; or the classes, beside a data frame or an array. With `schema` they are
-            the field that the table lacks, or `classes` declares them; booleans need no declaration.
+        y : str or array (n,), optional
+            The name of the column of classes, by default the schema's label; or the classes, beside a data frame or an
+            array. They are declared by the schema; booleans need no declaration.
         not_offered : object
             Refused: a `sample_weight` would change how much one record may weigh, which the price is computed from.
 
         Raises TypeError for other arguments, ValueError for what is not declared, does not fit, or does not go
-        together, and for a fit that was not allowed (`every_fit_is_charged`); BudgetExhausted if the lineage's account
+        together, and for a fit that was not allowed (`again`); BudgetExhausted if the lineage's account
         does not pay, when nothing was charged; `LedgerError` where the ledger cannot be asked.
         """
         _check_no_weights(not_offered)
-        self._check_is_allowed()
         if before := _steps_before(self):
             _warn(
                 f"the steps {', '.join(map(repr, before))} of the pipeline are fitted on the records: what they learn "
                 f"is exact, and no budget covers it. {_FITTED_STEPS_ADVICE}"
             )
-        if getattr(self, "_is_clone", False) and self.release is not None:
-            _warn(
-                "a clone is fitted, as searches, cross-validation, calibration and ensembles make them. Its fit is "
-                "charged, and no budget covers what these do with the records beside it: they choose by exact scores, "
-                "fit calibrators to exact labels, or draw a record several times"
-            )
         table, label, columns = self._table(X, y)
         label_type = None if isinstance(table, str) else _plain_type(table.schema.field(label).type)
-        with _in_python(), TemporaryDirectory(prefix="dpserve-") as folder:
-            schema = self._schema()
+        with _in_python(), draft_folder(state_folder()) as folder:
+            described = self._described
+            schema = described.table
             if schema is not None:
-                schema = schema_with_label(schema, label, self.classes, label_type)
-            price, budget = self._price(), _budget(self.lineage_budget)
-            classes = self.classes if schema is not None else classes_of(self.classes, label_type)
-            request = self._request(schema, price, classes)
-            check(request, unit=self.unit)
+                schema = schema_with_label(schema, label, described.classes, label_type)
+            classes = described.classes if schema is not None else classes_of(described.classes, label_type)
+            _check_described(described, schema, classes)
+            request = self._request()
+            check(request, unit=described.unit)
             refuse_forgotten(request.lineage)
-            records = self._records(table, label, schema, classes)
+            records = self._records(table, label, schema, classes, request)
             if request.made_kind.outputs(records.declaration).classes is None:
-                raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
-            if price is not None:
-                # The charge follows the training: what the account could not pay for should not be trained.
-                _run(self._check_account(request.lineage, price, budget, request.blocks.declaration))
-            fitted = fit(
-                records,
-                request,
-                Path(folder) / "bundle",
-                state=state_folder(),
-                watcher=_Owner(),
-            )
+                raise WrongValue("kind", "must be a kind that answers with probabilities", value=self.kind)
             self._levels = _levels(schema, label, classes)
-            self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate, budget)), label_type)
+            if request.price is None:
+                fitted = fit(records, request, folder / "bundle", state=state_folder(), watcher=_Owner())
+                self._take(fitted.folder, fitted.certificate, 0, label_type)
+            else:
+                self._take_paid(records, request, folder / "bundle", label_type)
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
+
+    def _take_paid(self, records: Records, request: Request, draft: Path, label_type: Any) -> None:
+        """Train, keep and charge a model that is paid for once, or take the one of the same fit."""
+        kept, lineage = KeptFits(state_folder()), self._lineage
+        place = kept.place(records, request, None if request.public is None else request.public())
+        if self.again or not place.exists():
+            self._check_is_allowed()
+            if not self.again:
+                kept.check_new(records, request.lineage)
+            # The charge follows the training: what the account could not pay for should not be trained.
+            _run(self._check_account(request))
+            fitted = fit(records, request, draft, state=state_folder(), watcher=_Owner())
+            kept.keep(place, {path.name: path.read_bytes() for path in fitted.folder.iterdir()})
+        certificate = load_model(place).certificate
+        try:
+            with kept.charging(records, request.lineage):
+                charged = _run(self._charged(certificate, lineage.budget))
+        except BaseException:
+            kept.drop(place)  # nobody has paid for it
+            raise
+        self._take(place, certificate, charged, label_type)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return private class probabilities, (n, C), for rows X, in the order of `classes_`.
@@ -472,7 +336,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "each answer of this model is paid for by itself: save it, serve the bundle with 'dpserve serve', and "
                 "ask with dpserve.Client"
             )
-        rows = rows_for(self.certificate_.public(), self._checked(X), clip=self.clip or None)
+        rows = rows_for(self.certificate_.public(), self._checked(X), clip=self._clips)
         answers, _ = self._model.answers(rows)
         return np.ascontiguousarray(answers[:, self._order])
 
@@ -536,20 +400,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def evaluate(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         epsilon: float,
         delta: float,
         report: Sequence[str] | None = None,
-        lineage: str | None = None,
-        lineage_budget: tuple[float, float] | None = None,
-        block: str | None = None,
-        blocks: str | None = None,
-        block_by: Literal["day", "week", "month", "year"] | None = None,
-        block_name: str | None = None,
-        block_budget: str | None = None,
-        leave_out_other_blocks: Literal["no", "yes"] = "no",
-        equal_rows_in_blocks_are_others: Literal["no", "yes"] = "no",
+        lineage: Lineage | str | None = None,
     ) -> Evaluation:
         """Release how good the model is on private held-out records, with noise and intervals; it may be published.
 
@@ -557,7 +413,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : data frame, Arrow table, path, URL or ndarray (n, d)
             The held-out records, as for `fit`; for a model of privacy units with their column.
-        y : str or array (n,)
+        y : str or array (n,), optional
             As for `fit`.
         epsilon : float
             What the evaluation costs, at `delta`; evaluating again draws new noise, and costs again.
@@ -565,25 +421,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The delta of `epsilon`, above 0 and below 1.
         report : sequence of str, optional
             The parts to report, "accuracy" among them: fewer are more precise. All that such a model has by default.
-        lineage : str, optional
-            The lineage of the held-out records, where none of them was trained on: it pays. By default the model's,
-            which is right whether they were or not.
-        lineage_budget : (float, float), optional
-            The epsilon and the delta of the account that is opened for that lineage where it has none.
-        block : str, optional
-            As for the constructor, of the held-out records: the blocks that they lie in pay, and no others.
-        blocks : str, optional
-            As for the constructor.
-        block_by : {"day", "week", "month", "year"}, optional
-            As for the constructor.
-        block_name : str, optional
-            As for the constructor.
-        block_budget : str, optional
-            The budget with which a block opens that neither the ledger nor the model has, as "epsilon:3@1e-6".
-        leave_out_other_blocks : {"no", "yes"}, default "no"
-            As for the constructor.
-        equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
-            As for the constructor.
+        lineage : Lineage or str, optional
+            The lineage of the held-out records, where none of them was trained on: it pays, and opens with the budget
+            that is stated where it has none. By default the model's, which is right whether they were or not. With
+            blocks, those that the records lie in pay, and no others.
 
         Returns the figures (`accuracy`, `log_loss`, `calibration`, `confusion`, `roc`, `coverage`), each with its
         standard error and interval; `save` writes them beside the model, as `dpserve evaluate` does. Nothing exact is
@@ -594,27 +435,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Only who evaluates should wait for it.
         from dpserve.evaluating import Payer, charge, evaluable, noted_rows, parts_named, published
 
-        choice = BlockChoice(
-            block=block,
-            blocks=blocks,
-            block_by=block_by,
-            block_name=block_name,
-            block_budget=block_budget,
-            leave_out_other_blocks=leave_out_other_blocks,
-            equal_rows_in_blocks_are_others=equal_rows_in_blocks_are_others,
-        )
         with _in_python():
             asked = evaluable(self.certificate_, self._model)
-            certificate, parts, whole = asked.certificate, parts_named(report), _picorho("epsilon", epsilon, delta)
-            payer = Payer.chosen(certificate, lineage, choice, _budget(lineage_budget))
+            certificate, parts, whole = asked.certificate, parts_named(report), _picorho(epsilon, delta)
+            held = _lineage(certificate.lineage if lineage is None else lineage)
+            choice = held.blocks
+            payer = Payer.chosen(certificate, held.name, choice, held.budget_text)
             refuse_forgotten(payer.lineage)
-            records = self._held_out(X, y, certificate.unit, choice.declared(needs_budget=False))
+            records = self._held_out(X, y, certificate.unit, choice.declared(None))
 
             async def charged(law: Law, evaluation_id: str) -> None:
                 async with self._opened() as ledger:
                     await charge(ledger, certificate, payer, law, evaluation_id, by=operating_systems_user())
 
-            others = equal_rows_in_blocks_are_others == "yes"
+            others = choice.equal_rows_in_blocks_are_others == "yes"
             noting = noted_rows(records, "X", payer.lineage, state_folder(), equal_rows_are_others=others)
             with noting, counting("asking", len(records)) as more:
                 found = evaluate(
@@ -665,10 +499,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             certificate = load_model(Path(path)).certificate
             if certificate.status == "unproven":
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
-            name = certificate.name
-            made = cls(lineage=certificate.lineage, name=name, ledger=ledger, ledger_replicas=ledger_replicas)
-            release = release_certificate(certificate)
-            made.release = None if release is None else release.release
+            lineage = Lineage(certificate.lineage, ledger=ledger, ledger_replicas=ledger_replicas)
+            made = cls(lineage=lineage, name=certificate.name, kind=certificate.kind_name)
             import pyarrow as pa
 
             made._levels = list(certificate.classes)
@@ -689,7 +521,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return f"{text}  # fitted: {kind}, {paid}, lineage {self.certificate_.lineage!r}"
 
     def __sklearn_clone__(self) -> Self:
-        """Return an unfitted copy that knows to be one: see `every_fit_is_charged`."""
+        """Return an unfitted copy that knows to be one: see `again`."""
         made = type(self)(**{name: clone(value, safe=False) for name, value in self.get_params(deep=False).items()})
         made._is_clone = True
         return made
@@ -699,24 +531,58 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         tags.classifier_tags.poor_score = True
-        tags.input_tags.allow_nan = self.missing is not None or self.schema is not None
+        tags.input_tags.allow_nan = isinstance(self.schema, Schema) and _takes_missing(self.schema)
         return tags
 
     def _check_is_allowed(self) -> None:
-        again = hasattr(self, "certificate_") or getattr(self, "_is_clone", False)
-        if again and self.release is not None and not self.every_fit_is_charged:
+        """Raise ValueError for a clone, unless each fit may be charged; then warn of it."""
+        if not getattr(self, "_is_clone", False):
+            return
+        if not self.again:
             raise ValueError(
-                "this would train another model on the same records and charge the lineage again: "
-                + ("this one is fitted" if hasattr(self, "certificate_") else "it is a clone, as a search makes them")
-                + ". Make the estimator with every_fit_is_charged=True if it shall"
+                "this would train another model on the records and charge the lineage again: it is a clone, as a "
+                "search makes them. Make the estimator with again=True if it shall"
             )
+        _warn(
+            "a clone is fitted, as searches, cross-validation, calibration and ensembles make them. Its fit is "
+            "charged, and no budget covers what these do with the records beside it: they choose by exact scores, "
+            "fit calibrators to exact labels, or draw a record several times"
+        )
+
+    @property
+    def _described(self) -> Schema:
+        """The schema as a value. Raises WrongOption."""
+        if isinstance(self.schema, Schema):
+            return self.schema
+        if isinstance(self.schema, str | Path | Mapping):
+            return Schema(columns=self.schema)
+        if self.schema is None and hasattr(self, "certificate_"):
+            return Schema()  # a loaded model has what was declared
+        raise WrongOption(
+            "schema", "is needed", remedy="Schema(classes=[NAME, ...], columns={COLUMN: Number(LOW, HIGH)})"
+        )
+
+    @property
+    def _lineage(self) -> Lineage:
+        """The lineage as a value. Raises TrainingError."""
+        if self.lineage is None:
+            raise TrainingError(
+                Message(
+                    "name the lineage of these records with {lineage:NAME}: all models of records that "
+                    "overlap share one name, and with it one budget"
+                )
+            )
+        return _lineage(self.lineage)
 
     def _table(self, X: Any, y: Any) -> tuple[Any, str, list[str] | None]:
         """Return a table with a column of classes, that column's name, and the others' where they have names."""
         if y is None:
-            raise ValueError(
-                "PrivateClassifier requires y to be passed, but the target y is None: the column's name, or the classes"
-            )
+            y = self._described.label
+            if names_of(X) is None and not isinstance(X, str | Path):
+                raise ValueError(
+                    "PrivateClassifier requires y to be passed, but the target y is None: the column's name, or the "
+                    "classes"
+                )
         if (isinstance(X, Mapping) and not hasattr(X, "shape")) or _are_mappings(X):
             raise ValueError(
                 "records come as a data frame of pandas or Polars, as an Arrow table, as numbers or as a file: of "
@@ -730,10 +596,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # Only who reads a file should wait for Arrow.
             from dpserve.training.inputs.table_records import column_names
 
-            schema = self._schema()
-            encoding = self.encoding or (None if schema is None else schema.encoding)
             with _in_python():
-                return str(X), y, self._features_among(column_names(str(X), encoding, self.sheet), y)
+                described = self._described
+                schema = described.table
+                encoding = described.encoding or (None if schema is None else schema.encoding)
+                return str(X), y, self._features_among(column_names(str(X), encoding, described.sheet), y)
         names = names_of(X)
         if names is None:
             raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
@@ -748,13 +615,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         names = names_of(X)
         if names is None:
-            X = self._array(X, self.missing is not None)
+            X = self._array(X, self._described.missing is not None)
             table = pa.table({f"x{index}": np.ascontiguousarray(column) for index, column in enumerate(X.T)})
         else:
             table = _arrow(X, names)
         check_consistent_length(X, column_or_1d(y, warn=True))
-        schema, of_y = self._schema(), _labels(y, leave_out=self.unlabelled == "leave-out")
-        declared = self.classes is not None or schema is None
+        described = self._described
+        with _in_python():
+            schema = described.table
+        of_y = _labels(y, leave_out=described.unlabelled == "leave-out")
+        declared = described.classes is not None or schema is None
         label = label_beside(table.column_names, schema, y, classes_declared=declared)
         return table.append_column(label, of_y), label, self._features_among(names, label)
 
@@ -765,8 +635,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not (state_folder() / "trained").is_dir():
             return None
-        if isinstance(self.classes, Mapping):
-            values = {name: value for value, name in self.classes.items()}
+        if isinstance(self.schema, Schema) and isinstance(self.schema.classes, Mapping):
+            values = {name: value for value, name in self.schema.classes.items()}
             y = [values.get(name, name) for name in np.asarray(y).tolist()]
         try:
             records = self._rows_like(X, y)
@@ -798,12 +668,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table = table.rename_columns([*self._columns_asked(), label])
         # A path's columns are known to who reads it: there, all that is named must be there.
         there = None if isinstance(table, str) else table.column_names
-        own_id = self.id if there is None or self.id in there else None
-        beside = dict.fromkeys((*(self.ignore or ()), *filter(None, (self.unit, self.block))))
+        described = self._described
+        blocks = Blocks() if self.lineage is None else self._lineage.blocks
+        own_id = described.id if there is None or described.id in there else None
+        beside = dict.fromkeys((*described.ignore, *filter(None, (described.unit, blocks.block))))
         ignore = tuple(name for name in beside if name not in kept and (there is None or name in there))
         certificate, given = self.certificate_, self._levels
         limits = certificate.feature_map
-        form = replace(self._rows_form(label), ignore=ignore, id=own_id)
+        form = rows_form(described, label).replaced(ignore=ignore, id=own_id)
         return form.read_like(
             table,
             certificate.feature_names,
@@ -812,7 +684,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             certificate.classes,
             given,
             limits.columns,
-            clip=self.clip or certificate.clips,
+            clip=described.clip or certificate.clips,
             **more,
         )
 
@@ -821,110 +693,81 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [each.name for each in self.certificate_.feature_map.columns] or list(self.certificate_.feature_names)
 
     def _features_among(self, names: Sequence[str] | None, label: str) -> list[str] | None:
-        left_out = {label, self.unit, self.id, self.block, *(self.ignore or ())}
-        schema = self._schema()
+        described = self._described
+        block = None if self.lineage is None else self._lineage.blocks.block
+        left_out = {label, described.unit, described.id, block, *described.ignore}
+        with _in_python():
+            schema = described.table
         if names is not None and schema is not None and schema.subset:
             left_out |= set(names) - {column.name for column in schema.columns}
         return None if names is None else [name for name in names if name not in left_out]
 
-    def _schema(self) -> Schema | None:
-        if self.schema is None or isinstance(self.schema, Schema):
-            return self.schema
-        with _in_python():
-            return parse_schema(self.schema) if isinstance(self.schema, Mapping) else read_schema(Path(self.schema))
+    @property
+    def _clips(self) -> bool | None:
+        """Whether values of rows beyond their bounds are clipped; None for what the model's training did."""
+        return True if isinstance(self.schema, Schema) and self.schema.clip else None
 
-    def _request(self, schema: Schema | None, price: int | None, classes: Any) -> Request:
-        """Return the parameters as a request. price: of all answers together, in picorho. Raises WrongOption.
-
-        classes: those declared, or of booleans.
-        """
-        if self.lineage is None:
-            raise TrainingError(
-                Message(
-                    "name the lineage of these records with {lineage:NAME}: all models of records that "
-                    "overlap share one name, and with it one budget"
-                )
-            )
-        if schema is None and (classes is None or self.bounds is None):
-            lacking = {"bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}": self.bounds, "classes=[NAME, ...]": classes}
-            asked = " and ".join(what for what, value in lacking.items() if value is None)
-            raise ValueError(
-                f"declare what is public about the records: {asked}; or schema=, which describes every column. It is "
-                "never read off the records, which would say something about single ones"
-            )
-        if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
-            raise WrongValue("classes", "must be several values", value=classes)
-        if schema is not None and self.bounds is not None:
-            raise ValueError("schema= takes the place of bounds=: leave that out")
-        given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
-        options = {name: given[name] for name in option_fields() if name in given}
-        is_planned = self.release == "auto" and price is not None
-        if price is not None and not is_planned:
-            options["price"] = price
+    def _request(self) -> Request:
+        """Return the parameters as a request. Raises WrongOption and TrainingError."""
+        lineage, kind = self._lineage, _kind(self.kind)
         return Request(
             name=self.name,
-            lineage=self.lineage,
-            kind=kind_asked(None if self.release == "auto" else self.release),
-            options=options,
-            features=FeatureChoice.from_given(
-                {name: given[name] for name in fields_of(FeatureChoice) if name in given}
-            ),
-            encoder=None if self.encoder is None else Path(self.encoder).read_bytes(),
-            plan=BudgetPlan(budget=price) if is_planned and price is not None else None,
-            sets=SetsChoice.from_given({"prediction_sets": self.prediction_sets}),
-            blocks=self._block_choice(),
-            overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
+            lineage=lineage.name,
+            kind=kind,
+            price=_price(self.epsilon, self.delta),
+            n=self.n,
+            features=self.features if isinstance(self.features, Features) else Features(self.features),
+            public=None if self.public is None else self._public_rows,
+            prediction_sets=self.prediction_sets,
+            blocks=lineage.blocks,
+            block_budget=lineage.budget_text,
+            overlapping_lineage_is_accepted=lineage.overlapping_lineage_is_accepted,
         )
 
-    def _block_choice(self) -> BlockChoice:
-        """Return what is declared of blocks. Raises WrongOption."""
-        return BlockChoice.from_given(
-            {name: value for name in fields_of(BlockChoice) if (value := getattr(self, name)) is not None}
-        )
+    def _public_rows(self) -> Records:
+        """Return the public rows to simulate on, by the schema. Raises TrainingError."""
+        rows = public_records(self._described, self.public)
+        check_public(rows, "public=")
+        return rows
 
-    def _records(self, table: Any, label: str, schema: Schema | None, classes: Any) -> Records:
+    def _records(self, table: Any, label: str, schema: TableSchema | None, classes: Any, request: Request) -> Records:
         """Return the records of a table. Raises TrainingError."""
-        named = isinstance(classes, Mapping)
         with shares("reading") as show:
-            return self._rows_form(label).read(
+            return read_described(
+                self._described,
                 table,
-                classes=tuple(map(str, (classes.values() if named else classes) if schema is None else ())),
-                values=tuple(map(str, classes if schema is None else ())),
-                bounds=_bounds(self.bounds),
-                clip=self.clip,
-                schema=schema,
-                unit=self.unit,
-                missing=_missing(self.missing),
-                blocks=self._block_choice().declaration,
+                label,
+                schema,
+                classes,
+                blocks=request.declared_blocks,
                 progress=lambda count, share: show(f"{count:,} records", share),
             )
 
-    def _rows_form(self, label: str) -> RowsForm:
-        """Return the form of a table with a column of classes."""
-        own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet", "unlabelled")}
-        return RowsForm(label=label, ignore=tuple(self.ignore or ()), **own)
-
-    def _price(self) -> int | None:
-        """Return what a fit costs at most, in picorho; None where answers are paid for one by one."""
-        if self.release is None:
-            if self.epsilon is not None:
-                raise ValueError(
-                    "each answer of this model is paid for when a service gives it, by the service's price: leave "
-                    "epsilon= out, or choose a release that is private itself"
-                )
-            return None
-        if self.epsilon is None or self.delta is None:
-            raise ValueError("say what all answers together cost: epsilon= and delta=")
-        return _picorho("epsilon", self.epsilon, self.delta)
-
-    async def _check_account(
-        self, lineage: str, price: int, budget: Budget | None, blocks: BlockDeclaration | None
-    ) -> None:
-        """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
-        if blocks is not None and budget is not None:
-            raise WrongOption("lineage_budget", "is a lineage's without blocks: leave it out, these have their own")
+    async def _cost(self, request: Request) -> "FitCost":
+        """Return the cost of a fit, as the ledger stands. Raises CannotServe for a lineage that is not there."""
+        if request.price is None:
+            return FitCost(0.0, None, None, {})
         async with self._opened() as ledger:
-            await check_purchases(ledger, [planned_purchase(lineage, self.unit, price, budget, blocks)])
+            return FitCost(to_rho(request.price), self.epsilon, self.delta, await self._left(ledger, request))
+
+    async def _left(self, ledger: Any, request: Request) -> dict[str, float]:
+        """Return what the blocks that will pay have left, or will open with, in rho."""
+        known: dict[str, int] = {}
+        with suppress(accounts.UnknownLineage):
+            known = {each.name: each.remaining for each in await ledger.all_blocks(request.lineage)}
+        payers = self._purchase(request).payers
+        opening = {block: 0 if budget is None else budget.limit for block, budget in payers.items()}
+        return {block: to_rho(known.get(block, limit)) for block, limit in opening.items()}
+
+    def _purchase(self, request: Request) -> accounts.Purchase:
+        """Return the purchase of what is to be trained."""
+        price, blocks = needed_price(request.price), request.declared_blocks
+        return planned_purchase(request.lineage, self._described.unit, price, self._lineage.budget, blocks)
+
+    async def _check_account(self, request: Request) -> None:
+        """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
+        async with self._opened() as ledger:
+            await check_purchases(ledger, [self._purchase(request)])
 
     async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
         """Charge the lineage for a release; return what was charged, in picorho.
@@ -938,8 +781,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return picorho_charged(await buy(ledger, [model_purchase(written, budget=budget)], by=by))
 
     def _opened(self) -> Any:
-        given = None if self.ledger is None else str(self.ledger)
-        return open_ledger(given, self.ledger_replicas, journals=journals_folder())
+        lineage = self._lineage
+        given = None if lineage.ledger is None else str(lineage.ledger)
+        return open_ledger(given, lineage.ledger_replicas, journals=journals_folder())
 
     def _take(self, folder: Path, certificate: ProvenCertificate, charged: int, label_type: Any) -> None:
         """Take a bundle as what was fitted. label_type: Arrow's, of the labels; None for a file's text."""
@@ -981,21 +825,28 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
 
-def _signature_with_all_options() -> inspect.Signature:
-    """Return the constructor's signature with every option of every kind: scikit-learn reads its parameters off it."""
-    *own, others = inspect.signature(PrivateClassifier.__init__).parameters.values()
-    known = {each.name for each in own} | {"price"}  # which is epsilon= and delta= here
-    added = [others.replace(name=name, kind=inspect.Parameter.KEYWORD_ONLY, default=None) for name in option_fields()]
-    return inspect.Signature([*own, *(each for each in added if each.name not in known)])
-
-
-PrivateClassifier.__init__.__signature__ = _signature_with_all_options()  # type: ignore[attr-defined]
-_OTHER_OPTIONS = tuple(
-    name
-    for name in inspect.signature(PrivateClassifier).parameters
-    if name not in (PrivateClassifier.__init__.__kwdefaults__ or {})
+# Scikit-learn reads the parameters off the signature, which `unknown` is none of.
+PrivateClassifier.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [each for each in inspect.signature(PrivateClassifier.__init__).parameters.values() if each.name != "unknown"]
 )
-"""Options of kinds that other packages bring."""
+
+
+@dataclass(frozen=True)
+class FitCost:
+    """The cost of a fit. rho: in zCDP; epsilon, delta: as it was given. left_rho: what the lineage has left for it.
+
+    left_rho: by block, under "" for a lineage without blocks.
+    """
+
+    rho: float
+    epsilon: float | None
+    delta: float | None
+    left_rho: Mapping[str, float]
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether every account that has to pay can."""
+        return all(self.rho <= left for left in self.left_rho.values())
 
 
 class _Owner(Terminal):
@@ -1058,9 +909,66 @@ def _check_no_weights(arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"there is no {name}{_WEIGHTS[name]}")
 
 
-def _levels(schema: Schema | None, label: str, classes: Any) -> list[str]:
+def _levels(schema: TableSchema | None, label: str, classes: Any) -> list[str]:
     """Return what each class is called in the table, in the certificate's order."""
     return [*map(str, classes)] if schema is None else [*schema.split(label)[1].column.levels]
+
+
+def _check_described(described: Schema, schema: TableSchema | None, classes: Any) -> None:
+    """Raise ValueError where nothing says which columns or classes there are."""
+    if schema is None and (classes is None or described.bounds is None):
+        lacking = {"columns={COLUMN: Number(LOW, HIGH)}": described.bounds, "classes=[NAME, ...]": classes}
+        asked = " and ".join(what for what, value in lacking.items() if value is None)
+        raise ValueError(
+            f"declare what is public about the records: Schema({asked.replace(' and ', ', ')}). It is never read off "
+            "the records, which would say something about single ones"
+        )
+    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
+        raise WrongValue("classes", "must be several values", value=classes)
+
+
+def _takes_missing(described: Schema) -> bool:
+    """Tell whether a schema declares what becomes of missing values."""
+    columns = described.columns
+    return (
+        described.missing is not None
+        or not isinstance(columns, Mapping | None)
+        or "fields" in (columns or {})
+        or any(getattr(column, "missing", None) is not None for column in (columns or {}).values())
+    )
+
+
+def _lineage(given: Lineage | str) -> Lineage:
+    return given if isinstance(given, Lineage) else Lineage(given)
+
+
+def _kind(given: Options | str) -> Options | None:
+    """Return the options of a kind that is asked for; None for the planner's choice. Raises WrongOption."""
+    if isinstance(given, Options):
+        return given
+    if given == AUTO:
+        return None
+    names = (AUTO, *trainable_kinds())
+    if given not in names:
+        raise WrongValue("kind", f"must be one of {', '.join(names)}, or the options of one", value=given)
+    return kind_named(given).options()
+
+
+def _suggestion(name: str) -> str:
+    """Return what was probably meant by an unknown parameter, or where it is now."""
+    if name in _WEIGHTS:
+        return _WEIGHTS[name]
+    owners: dict[str, type[Options]] = {"schema": Schema, "lineage": Lineage, "features": Features}
+    owners |= {f"kind={kind.options.__name__}": kind.options for kind in trainable_kinds().values()}
+    if name in Blocks.model_fields:
+        return f": it is one of lineage=Lineage(blocks=Blocks({name}=...))"
+    for owner, options in owners.items():
+        if name in options.model_fields:
+            shown = owner if "=" in owner else f"{owner}={options.__name__}"
+            return f": it is one of {shown}({name}=...)"
+    parameters = inspect.signature(PrivateClassifier).parameters
+    close = get_close_matches(name, parameters, 1)
+    return f": did you mean {close[0]!r}?" if close else f": there are {', '.join(parameters)}"
 
 
 def _plain_type(type_: Any) -> Any:
@@ -1102,47 +1010,24 @@ def _learns(step: Any) -> bool:
         return True  # it has no tags
 
 
-def _bounds(declared: Any) -> Bounds:
-    """Return declared bounds by column, under None those of every other. Raises ValueError."""
-    if declared is None:
-        return {}
-    pairs = declared.items() if isinstance(declared, Mapping) else [(None, declared)]
-    try:
-        return {name: (float(low), float(high)) for name, (low, high) in pairs}
-    except (TypeError, ValueError):
-        raise ValueError(f"bounds= takes (LOW, HIGH) or {{COLUMN: (LOW, HIGH)}}, not {declared!r}") from None
-
-
-def _missing(declared: Any) -> Missing:
-    """Return what missing values become by column, under None those of every other."""
-    if declared is None:
-        return {}
-    return dict(declared) if isinstance(declared, Mapping) else {None: declared}
-
-
-def _budget(given: Any) -> Budget | None:
-    """Return the budget of a lineage, if one is given. Raises WrongOption."""
-    if given is None:
+def _price(epsilon: Any, delta: Any) -> int | None:
+    """Return what epsilon and delta may cost, in picorho; None where neither is given. Raises WrongOption."""
+    if epsilon is None and delta is None:
         return None
-    try:
-        epsilon, delta = map(float, given)
-    except (TypeError, ValueError):
-        raise WrongValue("lineage_budget", "must be two numbers", value=given) from None
-    try:
-        return Budget.from_epsilon_delta(epsilon, delta, "gaussian")
-    except ValueError as error:
-        raise WrongOption("lineage_budget", f"is no budget: {error}", value=given) from error
+    if epsilon is None or delta is None:
+        raise WrongOption("delta" if delta is None else "epsilon", Message("goes with {epsilon} and {delta}"))
+    return _picorho(epsilon, delta)
 
 
-def _picorho(parameter: str, epsilon: Any, delta: Any) -> int:
-    """Return what epsilon and delta may cost, in picorho. Raises WrongOption, which names the parameter."""
-    for name, value in ((parameter, epsilon), ("delta", delta)):
+def _picorho(epsilon: Any, delta: Any) -> int:
+    """Return what epsilon and delta may cost, in picorho. Raises WrongOption."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
         if isinstance(value, bool | str) or not isinstance(value, SupportsFloat):
             raise WrongValue(name, "must be a number", value=value)
     try:
         return picorho_for(float(epsilon), float(delta))
     except (ValueError, ArithmeticError) as error:
-        raise WrongOption(parameter, f"is no price at delta={delta!r}: {error}", value=epsilon) from error
+        raise WrongOption("epsilon", f"is no price at delta={delta!r}: {error}", value=epsilon) from error
 
 
 def _budget_exhausted(detail: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:

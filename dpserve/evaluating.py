@@ -18,7 +18,7 @@ from dpserve.accounting.ledger.purchases import buy, picorho_charged
 from dpserve.accounting.ledger.receipts import UNNAMED, paying
 from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
-from dpserve.training.block_choice import BlockChoice
+from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.errors import TrainingError, WrongOption
 from dpserve.training.evaluation import SHARES, Evaluation, Law, Part
@@ -35,39 +35,29 @@ from dpserve.training.purchases import model_purchase
 class Payer:
     """The lineage that pays for an evaluation, and the blocks of it that the held-out rows lie in.
 
-    budget: with which the lineage opens, if it has no account. block_budget: with which a block opens that neither the
-    ledger nor the model has.
+    budget: with which the lineage, or a block of it, opens that neither the ledger nor the model has.
     """
 
     lineage: str
     blocks: tuple[str, ...] = ()
     budget: Budget | None = None
-    block_budget: Budget | None = None
 
     @classmethod
-    def chosen(
-        cls, certificate: ReleaseCertificate, lineage: str | None, choice: BlockChoice, budget: Budget | None
-    ) -> Self:
+    def chosen(cls, certificate: ReleaseCertificate, lineage: str | None, choice: Blocks, opening: str) -> Self:
         """Return who pays for an evaluation of the model.
 
-        lineage: of the held-out records; None for the model's. budget: with which the unnamed block opens.
+        lineage: of the held-out records; None for the model's. opening: the budget with which the lineage opens, or
+        each of its blocks, as epsilon:3@1e-6; "" for none.
         Raises WrongOption for what does not go together, and TrainingError for what is no lineage's name.
         """
         name = certificate.lineage if lineage is None else check_lineage_name(lineage)
-        blocks = choice.declared(needs_budget=False)
-        if blocks is not None and budget is not None:
-            raise WrongOption("block_budget", "is the budget of blocks, which pay here: leave the lineage's own out")
-        if blocks is None:
-            payer = cls(lineage=name, budget=budget)
-        else:
-            block_budget = Budget.parse(blocks.budget, "gaussian") if blocks.budget else None
-            payer = cls(lineage=name, blocks=blocks.names, block_budget=block_budget)
-        return payer
+        blocks, budget = choice.declared(None), Budget.parse(opening, "gaussian") if opening else None
+        return cls(lineage=name, blocks=() if blocks is None else blocks.names, budget=budget)
 
     @property
     def budgets(self) -> dict[str, Budget | None]:
         """The budgets with which the blocks that pay open."""
-        return {block: self.budget if block == UNNAMED else self.block_budget for block in paying(self.blocks)}
+        return dict.fromkeys(paying(self.blocks), self.budget)
 
 
 def evaluable(certificate: ModelCertificate, model: ReleasedModel | None) -> ReleasedModel:
@@ -75,7 +65,7 @@ def evaluable(certificate: ModelCertificate, model: ReleasedModel | None) -> Rel
 
     model: None for one whose answers are paid for one by one.
     """
-    lack = kind_of(certificate).lack("evaluation", {})
+    lack = kind_of(certificate).lack("evaluation")
     if lack is not None or model is None:
         raise TrainingError(f"{certificate.name}: {lack}")
     return model

@@ -9,14 +9,14 @@ from typing import Any
 
 from dpserve.training.inputs.column import number_in
 from dpserve.training.inputs.columns import LevelsColumn
-from dpserve.training.inputs.schema import Schema
+from dpserve.training.inputs.schema import TableSchema
 
 _NAMES = ("label", "label_", "label__")
 _BOOLEANS = ("false", "true")
 """The two classes of booleans, as a table has them."""
 
 
-def label_beside(names: Sequence[str], schema: Schema | None, y: Any, *, classes_declared: bool) -> str:
+def label_beside(names: Sequence[str], schema: TableSchema | None, y: Any, *, classes_declared: bool) -> str:
     """Return a name for a column of classes that came by itself, y, beside the columns `names`.
 
     It is the field of the schema that the table lacks, unless `classes_declared` says that the schema has none of it.
@@ -44,7 +44,7 @@ def classes_of(declared: Any, type_: Any) -> Any:
     return _BOOLEANS if declared is None and _is_boolean(type_) else declared
 
 
-def schema_with_label(schema: Schema, label: str, classes: Any, type_: Any) -> Schema:
+def schema_with_label(schema: TableSchema, label: str, classes: Any, type_: Any) -> TableSchema:
     """Return a schema that describes the label, too.
 
     classes: the declared names, or {value: name}; None where the schema has the label. type_: Arrow's of the labels, or

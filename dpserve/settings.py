@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
-import typer
-from pydantic import ValidationError, field_validator
+from pydantic import field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -24,13 +23,16 @@ from pydantic_settings import (
 )
 
 from dpserve import configuration
+from dpserve.accounting.messages import spelled
 from dpserve.commands import options
-from dpserve.commands.command import default_text, option
 from dpserve.mechanisms.registry import DEFAULT, all_mechanisms
 from dpserve.service.errors import CannotServe
 from dpserve.service.telemetry.logs import Format
 from dpserve.service.tls import Tls
 from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.errors import WrongOption
+from dpserve.training.options import declared, default_text, option, range_text
+from dpserve.wording import as_flag
 
 _SLASHES_OF_AN_ORIGIN = 2
 _NOT_GIVEN: tuple[object, ...] = (None, [], ())
@@ -85,7 +87,6 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     """The settings of `dpserve serve`. `checked` checks those that depend on each other."""
 
     model_config = SettingsConfigDict(env_prefix=configuration.PREFIX, env_ignore_empty=True)
-    other_sources: ClassVar[bool] = True
 
     bundle: Annotated[list[Path], NoDecode] = option(
         [],
@@ -199,15 +200,14 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         return init_settings, _Environment(settings_cls), _File(settings_cls, in_file())
 
     @classmethod
-    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+    def of_words(cls, given: Mapping[str, Any]) -> Self:
         """Return the settings of these flags; None for what was not given. Raises ConfigurationError."""
         configuration.refuse_misspelt_variables(cls.model_fields)
         flags = {name: value for name, value in given.items() if value not in _NOT_GIVEN}
         try:
             return cls(**flags)
-        except ValidationError as error:
-            faults = [(str(each["loc"][0]), str(each["msg"])) for each in error.errors()]
-        raise configuration.ConfigurationError("\n".join(_refusal(name, text, flags) for name, text in faults))
+        except WrongOption as error:
+            raise configuration.ConfigurationError(_refusal(error, flags)) from error
 
     def sources(self, flags: Mapping[str, Any]) -> dict[str, str]:
         """Return where the value of each setting comes from: `flag`, `environment NAME`, the file's path, `default`."""
@@ -289,10 +289,11 @@ def in_file() -> dict[str, Any]:
     return configuration.in_file(ServeSettings.model_fields, paths | {"ledger", "jwt_keys"})
 
 
-def _refusal(name: str, message: str, flags: Mapping[str, Any]) -> str:
-    """Say which setting cannot be used, and where it stands. Raises BadParameter for a flag."""
+def _refusal(error: WrongOption, flags: Mapping[str, Any]) -> str:
+    """Say which setting cannot be used, and where it stands. Raises the error where that is a flag."""
+    name, message = error.field, spelled(error.explanation, as_flag)
     if name in flags:
-        raise typer.BadParameter(message, param_hint=f"--{configuration.key(name)}")
+        raise error
     variable = configuration.in_environment(name)
     if variable is None:
         shown = configuration.redact(in_file().get(name))
@@ -307,13 +308,11 @@ def documentation() -> str:
     """Return the settings as tables in Markdown, one for each section of the help."""
     sections: dict[str, list[str]] = {}
     for name, field in ServeSettings.model_fields.items():
-        shown: Any = field.json_schema_extra
-        flag = "BUNDLE" if shown["argument"] else f"--{configuration.key(name)}"
-        least, most = shown["typer"]["min"], shown["typer"]["max"]
-        ends = [f"{word} {end}" for word, end in (("from", least), ("to", most)) if end is not None]
-        default = shown["text"] or default_text(field.get_default()) or ""
-        text = f"{field.description}{' (' + ' '.join(ends) + ')' if ends else ''}"
-        sections.setdefault(shown["typer"]["rich_help_panel"] or "What most services need", []).append(
+        flag = "BUNDLE" if declared(field, "argument") else f"--{configuration.key(name)}"
+        ends = range_text(field)
+        default = "" if (text := default_text(field)) in (None, "none") else text
+        text = f"{field.description}{f' ({ends})' if ends else ''}"
+        sections.setdefault(declared(field, "panel") or "What most services need", []).append(
             f"| `{flag}` | {text} | {default} |"
         )
     return "\n".join(

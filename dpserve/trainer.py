@@ -26,50 +26,52 @@ from dpserve.commands.options import (
 )
 from dpserve.commands.tables import LOCAL, check_public
 from dpserve.interrupts import stopped_by_signals
-from dpserve.train_options import TrainOptions
+from dpserve.train_options import Planner, TrainOptions, TrainPrice
 from dpserve.training.errors import WrongOption
+from dpserve.training.feature_choice import Features
 from dpserve.training.fit import (
     Event,
     FittedModel,
     Planned,
     Request,
     Warned,
-    check_options,
+    check_needs,
     check_together,
     fit,
 )
 from dpserve.training.inputs.records import Records
+from dpserve.training.options import Options
 from dpserve.wording import as_flag
 
 
-def run_training(given: TrainOptions) -> FittedModel:
-    """Train what is asked for, write the bundle, and note its records in the lineage.
+def run_training(
+    given: TrainOptions,
+    features: Features,
+    kind: Options | None = None,
+    price: TrainPrice | None = None,
+    planner: Planner | None = None,
+) -> FittedModel:
+    """Train what is asked for, write the bundle, and note its records in the lineage. kind: None for the planner's.
 
     Raises WrongOption for options that do not go together, and TrainingError.
     """
     if given.engine != LOCAL and not given.engine.startswith("ray"):
         raise WrongOption("engine", f"takes local, ray or ray://HOST:PORT, not {given.engine!r}")
     with stopped_by_signals("the training", lambda: "nothing was charged"):
-        return _trained(given)
+        # Public rows are read by the declaration of the private records, and `fit` asks for them once it has those.
+        read: list[Records] = []
+        public = None if planner is None else planner.public
 
+        def read_public() -> Records:
+            return _public_rows(given, str(public), read[0])
 
-def _trained(given: TrainOptions) -> FittedModel:
-    # Public rows are read by the declaration of the private records, and `fit` asks for them once it has those.
-    read: list[Records] = []
-    public = given.public
-
-    def read_public() -> Records:
-        return _public_rows(given, str(public), read[0])
-
-    request = given.request(given.lineage or "digits", None if public is None else read_public)
-    on_ray = given.engine != LOCAL
-
-    check_together(request, unit=given.unit, on_ray=on_ray)
-    refuse_forgotten(request.lineage)
-    _warn_of_poor_lineage(request)
-    _, records = given.read_all(lambda: check_options(request))
-    read.append(records)
-    return fit(records, request, given.out, state=state_folder(), watcher=Screen())
+        request = given.request(kind, features, price, planner, None if public is None else read_public)
+        check_together(request, unit=given.unit, on_ray=given.engine != LOCAL)
+        refuse_forgotten(request.lineage)
+        _warn_of_poor_lineage(request)
+        _, records = given.read_all(lambda: check_needs(request), request.declared_blocks)
+        read.append(records)
+        return fit(records, request, given.out, state=state_folder(), watcher=Screen())
 
 
 def _warn_of_poor_lineage(request: Request) -> None:
@@ -78,7 +80,7 @@ def _warn_of_poor_lineage(request: Request) -> None:
     The ledger is the usual one. One that cannot be asked is spoken of once the model is there. Raises WrongOption where
     the lineage was forgotten.
     """
-    price = request.whole_price
+    price = request.price
     if price is None:
         return
     try:
@@ -87,7 +89,7 @@ def _warn_of_poor_lineage(request: Request) -> None:
         raise forgotten_lineage(request.lineage) from None
     except (LedgerError, OSError, ValueError, WrongOption):
         return
-    declared = request.blocks.declaration
+    declared = request.declared_blocks
     for account in accounts:
         budget, block = account.budget, account.name
         pays = block in paying(() if declared is None else declared.names) and budget.currency is RHO
@@ -130,7 +132,7 @@ class Screen(console.Terminal):
 def _public_rows(given: TrainOptions, source: str, private: Records) -> Records:
     """Return the public rows to simulate on, by the declaration of the private records. Raises TrainingError."""
     declared = private.declaration
-    rows = given.read_like(
+    rows = given.rows_like(
         source,
         declared.feature_names,
         declared.lower,

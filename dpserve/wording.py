@@ -3,38 +3,76 @@
 A floor below says which option it means (`dpserve.accounting.messages`), and how one is written is said here alone.
 """
 
+import functools
+from collections.abc import Mapping
+
 from dpserve.accounting.messages import Message, spelled
 from dpserve.training.errors import SeveralErrors, WrongOption, WrongValue
+from dpserve.training.options import Options
 
 _PARAMETERS = {
     "out": "path=",
-    "price": "epsilon= and delta=",
-    "budget": "release='auto'",
-    "lineage_budget": "lineage_budget=(EPSILON, DELTA)",
+    "lineage_budget": "Lineage(NAME, epsilon=, delta=)",
+    "lineage_epsilon": "Lineage(epsilon=)",
+    "lineage_delta": "Lineage(delta=)",
 }
 """The options that Python gives otherwise than by a parameter of the same name."""
-_TEXTS = frozenset({"decimal", "encoding", "features", "prediction_sets", "unlabelled"})
+_TEXTS = frozenset({"decimal", "encoding", "features", "kind", "prediction_sets", "unlabelled"})
 """The options whose values are texts, which messages give as they are: Python puts them in quotation marks."""
 _BY_NAME = frozenset({"bounds", "classes", "missing"})
 """The options that Python takes as mappings: NAME=LOW:HIGH on the command line, {NAME: (LOW, HIGH)} there."""
-_FLAGS = {"lineage_budget": "--epsilon E --delta D"}
-"""The options that the command line gives by other flags than one of their name."""
+_FLAGS = {
+    "lineage_budget": "--epsilon E --delta D, or in 'evaluate' --lineage-epsilon E --lineage-delta D",
+    "kind": "KIND",
+}
+"""The options that the command line gives otherwise than by a flag of their name."""
 
 
 def as_flag(option: str, form: str = "") -> str:
     """Return an option as the command line writes it: `--missing COLUMN=VALUE`."""
+    if option == "kind" and form:
+        return f"'dpserve train {form}'"
     flag = _FLAGS.get(option, f"--{option.replace('_', '-')}")
     return f"{flag} {form}" if form else flag
 
 
+def flags_of(options: Options) -> list[str]:
+    """Return the command line's words for the options that were given."""
+    words = []
+    for name in type(options).model_fields:
+        if name in options.model_fields_set:
+            value = getattr(options, name)
+            words += [as_flag(name, str(each)) for each in (value if isinstance(value, tuple) else (value,))]
+    return words
+
+
 def as_parameter(option: str, form: str = "") -> str:
-    """Return an option as Python writes it: `missing={COLUMN: VALUE}`."""
-    written = _PARAMETERS.get(option, f"{option}=")
-    if not form or not written.endswith("="):
-        return written
-    if option in _TEXTS:
-        return f"{written}{form!r}"
-    return f"{written}{_in_pairs(form) if option in _BY_NAME else form}"
+    """Return an option as Python writes it: `Schema(missing={COLUMN: VALUE})`."""
+    if option in _TEXTS and form:
+        form = repr(form)
+    return _written(option, _in_pairs(form) if option in _BY_NAME else form)
+
+
+def _written(option: str, value: str) -> str:
+    """Return an option with its value in Python, within what takes it."""
+    if option in _PARAMETERS:
+        return _PARAMETERS[option]
+    owner = _owners().get(option)
+    return f"{option}={value}" if owner is None else f"{owner}({option}={value})"
+
+
+@functools.cache
+def _owners() -> Mapping[str, str]:
+    """Return the names of the classes whose parameters options are, by option."""
+    # A command line needs none of these.
+    from dpserve.lineages import Lineage
+    from dpserve.training.block_choice import Blocks
+    from dpserve.training.feature_choice import Features
+    from dpserve.training.inputs.described import Schema
+
+    own = {"features", "name", "epsilon", "delta"}  # the estimator has them itself
+    classes: tuple[type[Options], ...] = (Schema, Lineage, Features, Blocks)
+    return {name: each.__name__ for each in classes for name in each.model_fields if name not in own}
 
 
 def _in_pairs(form: str) -> str:
@@ -51,8 +89,6 @@ def in_python(error: BaseException) -> str:
         return "\n".join(map(in_python, error.errors))
     if not isinstance(error, WrongOption) or error.value is None:
         return spelled(error, as_parameter)
-    written = as_parameter(error.field)
-    given = f"{written}{error.value!r}" if written.endswith("=") else written
     reason = error.requirement if isinstance(error, WrongValue) else error.reason
     remedy = "" if error.remedy is None else Message(": {}", error.remedy)
-    return spelled(Message("{} {}{}", given, reason, remedy), as_parameter)
+    return spelled(Message("{} {}{}", _written(error.field, repr(error.value)), reason, remedy), as_parameter)

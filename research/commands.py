@@ -11,7 +11,8 @@ from dpserve.audit.pieces import ResultStore
 from dpserve.audit.reports import Report
 from dpserve.cli import one_line_errors
 from dpserve.commands import reporting
-from dpserve.commands.command import Group, option
+from dpserve.commands.command import Group
+from dpserve.training.options import option
 from research import printing
 
 DataDir = Annotated[

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -32,7 +32,6 @@ from dpserve.training.kinds.registry import kind_named
 from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.prediction_sets import counts_of, one_in, record_parts, release_sets
 from dpserve.training.planning.options import DELTA
-from dpserve.training.sets_choice import SetsChoice
 from research.commands import program, run
 from research.data import location, mnist
 from research.data.labelled import LabelledSet
@@ -205,13 +204,13 @@ def _measured(records: Records, X: Floats, y: Integers, kind: str, epsilon: floa
 
 
 def _trained(records: Records, kind: str, whole: int) -> ReleasedModel:
-    options: dict[str, Any] = {"price": whole, "records_declared": len(records)}
     request = Request(
         name="measured",
         lineage="measured",
-        kind=kind,
-        options={name: value for name, value in options.items() if name in kind_named(kind).fields},
-        sets=SetsChoice(prediction_sets="off"),
+        kind=kind_named(kind).options(),
+        price=whole,
+        n=len(records),
+        prediction_sets="off",
     )
     with TemporaryDirectory() as folder:
         fit(records, request, Path(folder) / "model", state=Path(folder))

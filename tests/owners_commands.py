@@ -97,7 +97,7 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     model, data = str(folder / "model"), str(owner.rows())
     owner(
         *("train", "--data", data, *COLUMNS, "--lineage", "people", "--out", model),
-        *("--release", "dpsgd", "--steps", "2", "--records-declared", "120", "--price", "rho:0.1"),
+        *("dpsgd", "--steps", "2", "--n", "120", "--rho", "0.1"),
     )
     owner("lineage", "set-budget", model, "--epsilon", "7", "--delta", "1e-5", "--yes")
     assert "people" in owner("lineage", "list")
@@ -119,14 +119,15 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
             assert (await ledger.charge(asking("people", "ann", row, time=1.5))).receipt
 
     asyncio.run(charge("a row"))
-    held = ("--data", str(folder / "held.csv"), *COLUMNS, "--lam", "1")
+    held = ("--data", str(folder / "held.csv"), *COLUMNS, "head", "--lam", "1")
     misspelt = ["train", *held, "--lineage", "hedl", "--out", str(folder / "misspelt")]
     assert CliRunner().invoke(app, misspelt).exit_code == 0  # without a choice it asks no ledger that is named
     owner("lineage", "forget", "hedl", "--yes")
     assert "ann" in owner("explain", "--client", "ann", "--lineage", "people", "--json")
     owner(
         *("evaluate", model, "--data", str(folder / "held.csv"), "--label", "ok", "--lineage", "held"),
-        *("--price", "rho:0.1", "--out", str(folder / "evaluation.json"), *BUDGET),
+        *("--rho", "0.1", "--out", str(folder / "evaluation.json")),
+        *("--lineage-epsilon", "6", "--lineage-delta", "1e-5"),
     )
     owner("export", model, "--to", "safetensors", "--out", str(folder / "model.safetensors"))
     asyncio.run(charge("a later row"))

@@ -16,6 +16,7 @@ FOLDERS = {path.parent.name for path in HOME.glob("*/kind.py")}
 OPENED = {
     "audit/membership/shadow_models.py": {"published"},  # an attacker's networks are trained as Lu et al. train theirs
     "audit/scales.py": {"dpsgd"},  # an audit draws the noise of a step
+    "dpserve/__init__.py": {"class_sums", "dpsgd", "head", "weights"},  # whose options users write
     "dpserve/local_services.py": {"head"},  # an audit trains two neighbouring heads
 }
 """Modules that import from one kind's folder."""

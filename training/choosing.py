@@ -28,6 +28,7 @@ from dpserve.training.inputs.sums import check_count
 from dpserve.training.kinds import registry as kinds
 from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import load_model
+from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
 from dpserve.training.pay_once.model import ReleasedModel
 
@@ -39,40 +40,43 @@ _PURPOSE = b"dpserve: which records validate\0"
 _OF_UNIT = b"dpserve: which units validate\0"
 
 
-def with_option(job: Job, option: str, value: Any) -> Job:
-    """Return the job of a candidate whose kind has this option."""
-    return replace(job, options={**job.options, option: value})
+Candidate = tuple[Options, Job]
+"""The options of a candidate, and its job."""
+
+
+def with_option(candidate: Candidate, option: str, value: Any) -> Candidate:
+    """Return a candidate whose kind has this option."""
+    options, job = candidate
+    return options.replaced(**{option: value}), job
 
 
 def choose_release(
-    kind: str,
+    options: Options,
     job: Job,
     option: str,
     values: Mapping[str, Any],
     randomness: Randomness,
     *,
     pay: Callable[[ReleaseCertificate], None],
-    candidate: Callable[[Job, str, Any], Job] = with_option,
+    candidate: Callable[[Candidate, str, Any], Candidate] = with_option,
 ) -> ReleaseCertificate:
     """Train a candidate for each value of an option, for the job's price together; write the best into job.out.
 
     values: by their texts. randomness: for the scores' noise. pay: charges the lineage for the model, durably, or
-    raises; nothing is written or told before. candidate: makes a candidate's job of one with its records and its share
+    raises; nothing is written or told before. candidate: makes a candidate of one with its records and its share
     of the price; features that it buys for a part of that are in what the candidate costs. Raises TrainingError for
     a price that is too small for so many candidates, and what `kinds.train_and_save` raises.
     """
-    share = _share(job.options["price"], len(values))
+    share = _share(job.paid, len(values))
     check_count(len(job.records))
     training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
-    options = {**job.options, "price": share}
-    if "records_declared" in options:
-        options["records_declared"] = max(1, options["records_declared"] * (ONE_IN - 1) // ONE_IN)
+    n = None if job.n is None else max(1, job.n * (ONE_IN - 1) // ONE_IN)
     with draft_folder(job.state) as folder:
         models: list[ReleasedModel] = []
         for place, value in enumerate(values.values()):
             out = folder / str(place)
-            made = candidate(replace(job, records=training, options=options, out=out), option, value)
-            kinds.train_and_save(kind, made)
+            own = replace(job, records=training, price=share, n=n, out=out)
+            kinds.train_and_save(*candidate((options, own), option, value))
             models.append(load_model(out))
         costs = [model.certificate.cost_as_candidate(option) for model in models]
         scores_mu = mu_for(picorho.budget(sum(cost.rho for cost in costs)))

@@ -10,7 +10,7 @@ class TrainingError(Exception):
     """Base of everything that training and bundles refuse."""
 
 
-class WrongOption(TrainingError):
+class WrongOption(TrainingError, ValueError):
     """An option does not go with the others, is missing, or does not take its value.
 
     field: its name in Python, `records_declared`. value: what was given; None where nothing was, or where it does not

@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dpserve.accounting.arrays import Floats, Singles
 from dpserve.accounting.messages import Message
@@ -16,128 +16,150 @@ from dpserve.training.features.crosses import MOST_BUCKETS, MOST_CELLS
 from dpserve.training.features.encoder import OnnxEncoder
 from dpserve.training.features.feature_map import default_clip_norm
 from dpserve.training.features.hog import Shape
-from dpserve.training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier
+from dpserve.training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, Quantiles
 from dpserve.training.features.quantiles import QUANTILE_SHARE
+from dpserve.training.features.whole_steps import UNIT_ROWS
 from dpserve.training.inputs.columns import usual_norm
 from dpserve.training.inputs.records import Declaration
-from dpserve.training.kinds.options import Declared, Options, fields_of
+from dpserve.training.options import Options, option, range_text
 
 ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
-_RULES = "by rule"
 
 Name = Literal["auto", "identity", "fourier", "bins", "quantiles", "hog", "hog-fourier"]
 
 
-def _read_sides(text: str) -> tuple[int, ...]:
-    sides = [side.strip() for side in text.split(",")]
+Side = Annotated[int, Field(ge=1)]
+
+
+def _read_sides(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    sides = [side.strip() for side in given.split(",")]
     if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
-        raise WrongValue("image_shape", "must be HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28", value=text)
+        raise WrongValue("image_shape", "must be HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28", value=given)
     return tuple(map(int, sides))
 
 
-def _read_ends(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(end) for end in text.split(":"))
-    except ValueError:
-        raise WrongValue("encoder_range", "must be LOW:HIGH, two numbers, as 0:1", value=text) from None
+def _read_ends(given: Any) -> Any:
+    return tuple(given.split(":")) if isinstance(given, str) else given
 
 
-def _limits(kind: type[FeatureMap], name: str) -> dict[str, float]:
-    """Return the range that a feature map gives to a field, as `Declared` has it."""
-    words = {"ge": "least", "gt": "above", "le": "most", "lt": "below"}
+def _limits(kind: type[FeatureMap], name: str) -> dict[str, Any]:
+    """Return the range that a feature map gives to a field, as `option` takes it."""
+    ends = ("ge", "gt", "le", "lt")
     metadata = kind.model_fields[name].metadata
-    return {
-        word: end
-        for limit, word in words.items()
-        for each in metadata
-        if (end := getattr(each, limit, None)) is not None
-    }
+    return {end: getattr(each, end) for end in ends for each in metadata if getattr(each, end, None) is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureChoice(Options):
-    """The declared choices of the feature map. Everything here is public, and nothing is read off the records.
+ENCODER = "An encoder of features"
 
-    encoder: the content of an ONNX file whose first output is the features, in place of another map.
-    """
 
-    features: Annotated[Name, Declared("The public feature map; auto follows public rules.")] = "auto"
-    image_shape: Annotated[
-        tuple[int, ...] | None,
-        Declared(
-            "The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns.",
-            unit="pixels",
-            least=1,
-            lengths=(2, 3),
-            form="HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS",
-            read=_read_sides,
-        ),
-    ] = None
-    cross: Annotated[
-        tuple[str, ...], Declared("Two columns that bins describe together, as COLUMN:COLUMN.", form="COLUMN:COLUMN")
-    ] = ()
-    cross_buckets: Annotated[
-        int,
-        Declared(
-            "The number of buckets that pairs of columns are hashed to, beside bins; 0 for none.",
-            least=0,
-            most=MOST_BUCKETS,
-        ),
-    ] = 0
-    quantile_share: Annotated[
-        float | None,
-        Declared(
-            "The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even "
-            "cuts, which cost nothing.",
-            least=0,
-            most=0.5,
-            default_text=f"{QUANTILE_SHARE:g}",
-        ),
-    ] = None
-    bias: Annotated[float, Declared("The constant coordinate of phi.", **_limits(FeatureMap, "bias"))] = 0.0
-    clip_norm: Annotated[
-        float | None,
-        Declared(
-            "The length that scaled rows, or an encoder's features, are scaled down to.",
-            **_limits(FeatureMap, "clip_norm"),
-        ),
-    ] = None
-    random_features: Annotated[
-        int,
-        Declared(
-            "The number of Fourier features, an even one.",
-            **_limits(Fourier, "random_features"),
-        ),
-    ] = 1000
-    bandwidth: Annotated[
-        float,
-        Declared("The width of the Fourier kernel, in units of the unit ball.", **_limits(Fourier, "bandwidth")),
-    ] = 0.5
-    seed: Annotated[int, Declared("The public seed of the random features.", **_limits(Fourier, "seed"))] = 0
-    encoder_range: Annotated[
-        tuple[float, ...] | None,
-        Declared(
-            "The lowest and the highest value that the encoder takes.",
-            lengths=(2,),
-            form="LOW:HIGH",
-            read=_read_ends,
-        ),
-    ] = None
-    device: Annotated[Literal["cpu", "cuda"] | None, Declared("Where an encoder computes.")] = None
+class Features(Options):
+    """The declared choices of the feature map. Everything here is public, and nothing is read off the records."""
 
-    def __post_init__(self) -> None:
-        """Raise WrongOption for a wrong value, and for a range whose ends are not in order."""
-        super().__post_init__()
+    panel = "Features"
+
+    features: Name = option("auto", "The public feature map; auto follows public rules.")
+    image_shape: Annotated[tuple[Side, Side] | tuple[Side, Side, Side] | None, BeforeValidator(_read_sides)] = option(
+        None,
+        "The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns.",
+        unit="pixels",
+        form="HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS",
+    )
+    cross: tuple[str, ...] = option(
+        (), "Two columns that bins describe together, as COLUMN:COLUMN.", form="COLUMN:COLUMN"
+    )
+    cross_buckets: int = option(
+        0,
+        "The number of buckets that pairs of columns are hashed to, beside bins; 0 for none.",
+        ge=0,
+        le=MOST_BUCKETS,
+    )
+    quantile_share: float | None = option(
+        None,
+        "The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even cuts, "
+        "which cost nothing.",
+        ge=0,
+        le=0.5,
+        default_text=f"{QUANTILE_SHARE:g}",
+    )
+    bias: float = option(0.0, "The constant coordinate of phi.", **_limits(FeatureMap, "bias"))
+    clip_norm: float | None = option(
+        None,
+        "The length that scaled rows, or an encoder's features, are scaled down to.",
+        default_text="half the square root of their number; of a schema's columns about their usual length",
+        **_limits(FeatureMap, "clip_norm"),
+    )
+    random_features: int = option(
+        1000, "The number of Fourier features, an even one.", **_limits(Fourier, "random_features")
+    )
+    bandwidth: float = option(
+        0.5, "The width of the Fourier kernel, in units of the unit ball.", **_limits(Fourier, "bandwidth")
+    )
+    seed: int = option(0, "The public seed of the random features.", **_limits(Fourier, "seed"))
+    encoder: Path | None = option(
+        None,
+        "FILE.onnx, a public model made without these records, whose first output is the features, in place of another "
+        "map. A row's values are its inputs.",
+        panel=ENCODER,
+    )
+    encoder_range: Annotated[tuple[float, float] | None, BeforeValidator(_read_ends)] = option(
+        None,
+        "The lowest and the highest value that the encoder takes, as LOW:HIGH.",
+        form="LOW:HIGH",
+        panel=ENCODER,
+        default_text="the range that the model's metadata gives for pixels, or values as they are",
+    )
+    device: Literal["cpu", "cuda"] | None = option(
+        None, "Where an encoder computes.", default_text="cpu", panel=ENCODER
+    )
+
+    def __init__(self, features: str = "auto", /, **given: Any) -> None:
+        """Take the map's name first. Raises WrongOption."""
+        super().__init__(**({} if features == "auto" else {"features": features}) | given)
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        """Raise WrongOption for a range whose ends are not in order."""
         if self.encoder_range is not None and not self.encoder_range[0] < self.encoder_range[1]:
             raise WrongValue("encoder_range", "must be a lower value before a higher one", value=self.encoder_range)
+        return self
 
-    def map_for(self, declaration: Declaration, encoder: bytes | None = None, *, head: bool) -> FeatureMap:
+    @classmethod
+    def of_rule(cls, name: rules.Features, declared: Declaration | None) -> Self:
+        """Return the features of a public rule as an owner would ask for them. declared: the columns, where known."""
+        match name:
+            case "fourier":
+                return cls(
+                    "fourier",
+                    random_features=rules.RANDOM_FEATURES,
+                    bandwidth=rules.BANDWIDTH,
+                    clip_norm=UNIT_ROWS,
+                )
+            case "crosses":
+                return cls("bins", cross_buckets=rules.CROSS_BUCKETS)
+            case "hog-fourier":
+                waves = rules.IMAGES_RANDOM_FEATURES
+                return cls("hog-fourier", random_features=waves, bandwidth=rules.IMAGES_BANDWIDTH)
+            case "unit":
+                return cls("identity", clip_norm=UNIT_ROWS)
+            case "quantiles" | "even":
+                if declared is None or isinstance(rules.feature_map(name, declared), Quantiles):
+                    return cls("quantiles", **({"quantile_share": 0.0} if name == "even" else {}))
+        return cls()
+
+    @property
+    def content(self) -> bytes | None:
+        """The content of the encoder's file; None without one. Raises OSError."""
+        return None if self.encoder is None else self.encoder.read_bytes()
+
+    def map_for(self, declaration: Declaration, *, head: bool) -> FeatureMap:
         """Return the map for records of a declaration. head: whether for the kind that is trained by default.
 
         Raises WrongOption for what does not go together, TrainingError for what does not fit the records.
         """
-        if encoder is not None:
+        if (encoder := self.content) is not None:
             return self._encoder(declaration, encoder)
         for name in ("encoder_range", "device"):
             if (value := getattr(self, name)) is not None:
@@ -167,8 +189,8 @@ class FeatureChoice(Options):
             return WrongOption("features", f"{map_name}: {first['msg'].removeprefix('Value error, ')}")
         if str(first["loc"][0]) == "random_features":
             return WrongValue("random_features", f"must be even for {map_name}", value=first["input"])
-        declared = fields_of(type(self))[str(first["loc"][0])].declared
-        return WrongValue(str(first["loc"][0]), f"must be {declared.range_text}", value=first["input"])
+        field = type(self).model_fields[str(first["loc"][0])]
+        return WrongValue(str(first["loc"][0]), f"must be {range_text(field)}", value=first["input"])
 
     def _parameters(
         self, kind: type[FeatureMap], declaration: Declaration, shape: Shape | None, *, head: bool

@@ -13,6 +13,14 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 MOST_CLASSES = 1024
 
+
+def checked_name(name: str) -> str:
+    """Return a name. Raises ValueError for what is none."""
+    if not NAME.fullmatch(name):
+        raise ValueError("must be letters, digits, '.', '_' and '-', at most 64")
+    return name
+
+
 Item = TypeVar("Item")
 
 Several = Annotated[tuple[Item, ...], FailFast()]

@@ -1,9 +1,5 @@
-"""The choice of prediction sets: a declared option, and the public rules that stand for `auto`."""
+"""The public rules that stand for `auto` where prediction sets are made."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from dpserve.training.kinds.options import Declared, Options
 from dpserve.training.pay_once.prediction_sets import LEAST_RECORDS, By, one_in
 
 MOST_RECORDS = 1_000_000
@@ -15,20 +11,6 @@ _LEAST_OF_CLASS = 5_000
 
 _ENOUGH = 560
 """Records held back, times mu: see `by_rule`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetsChoice(Options):
-    """The declared choice of prediction sets."""
-
-    prediction_sets: Annotated[
-        Literal["auto", "off", "all", "class"],
-        Declared(
-            "Hold records back, which train nothing, for prediction sets: sets of classes that hold the true one with "
-            "a coverage that each client chooses. all: for all records together; class: for those of each class, too; "
-            "auto: by public rules."
-        ),
-    ] = "auto"
 
 
 def by_rule(records: int | None, classes: int, mu: float | None) -> By | None:

@@ -138,7 +138,7 @@ class NoBudget(LedgerRefusal):
         if block:
             super().__init__(
                 Message(
-                    "the block {} of the lineage {} has no budget yet: say what it opens with, with {block_budget}",
+                    "the block {} of the lineage {} has no budget yet: say what it opens with, with {lineage_epsilon}",
                     block,
                     lineage,
                 )

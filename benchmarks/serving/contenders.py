@@ -27,12 +27,12 @@ _ROWS_JSON = Body('{"x":[', "]}")
 _BUDGET = ("--rho", "9000", "--delta", "1e-5")
 """The largest that the ledger takes: at the default price it pays for seven million answers."""
 _PAY_ONCE_BUDGET = ("--rho", "9", "--delta", "1e-5")
-_HEAD = ("--features", "fourier", "--random-features", HIDDEN, "--lam", 10)
-_PRICE = ("--price", "epsilon:3@1e-5")
+_HEAD = ("head", "--features", "fourier", "--random-features", HIDDEN, "--lam", 10)
+_PRICE = ("--epsilon", "3", "--delta", "1e-5")
 _RELEASES = {
     "class-sums": _PRICE,
     "weights": (*_PRICE, "--lam", 10),
-    "dpsgd": (*_PRICE, "--records-declared", 500, "--steps", 20),
+    "dpsgd": (*_PRICE, "--n", 500, "--steps", 20),
 }
 
 
@@ -83,7 +83,7 @@ def train_bundle(folder: Path, *words: object, features: int = FEATURES, classes
 def train_pay_once(folder: Path, kind: str, features: str) -> Path:
     """Train a pay-once model of this kind; Fourier features are as many as the network's hidden units."""
     random = ("--random-features", HIDDEN) if features == "fourier" else ()
-    return train_bundle(folder, "--release", kind, "--features", features, *random, *_RELEASES[kind])
+    return train_bundle(folder, kind, "--features", features, *random, *_RELEASES[kind])
 
 
 def ours(

@@ -26,9 +26,9 @@ from dpserve.accounting.ledger.values import ChargedModel
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.acts import LineageOption, clients, groups, lineage_named, lineages
-from dpserve.commands.command import option
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import LedgerOption
+from dpserve.training.options import option
 
 _FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")
 

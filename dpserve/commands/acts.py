@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBlockBudget, SetBudget
 from dpserve.accounting.budgets import Scope
 from dpserve.accounting.ledger import ActRefused, Ledger, UnknownLineage
-from dpserve.commands.command import Group, option
+from dpserve.commands.command import Group
 from dpserve.commands.options import (
     ActBudget,
     ActsOnLedger,
@@ -31,10 +31,12 @@ from dpserve.commands.options import (
     lineage_names,
     state_folder,
 )
+from dpserve.kept_fits import KeptFits
 from dpserve.service.errors import CannotServe
 from dpserve.training.bundles.sealing import CERTIFICATE_FILE
 from dpserve.training.inputs.lineage import KnownRecords
 from dpserve.training.kinds.loading import load_model
+from dpserve.training.options import option
 
 clients = Group("Give clients keys and budgets: who may ask, and for how much.")
 groups = Group("Limit what the clients of one team may learn together.")
@@ -278,6 +280,7 @@ def forget_lineage(
             raise CannotServe(f"{refused}; 'dpserve lineage show {name}' lists what it paid for here") from None
         # Only now: the digests are all that keeps these records from a second budget.
         known.forget(name)
+        KeptFits(state_folder()).forget(name)
         typer.echo(f"the lineage {name} is forgotten: its bundles are of no use, and it keeps no record from others")
 
     ledger.run(apply)

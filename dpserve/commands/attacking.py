@@ -12,12 +12,12 @@ from rich.console import Console
 from dpserve.accounting.messages import Message
 from dpserve.commands import options
 from dpserve.commands.candidates import CandidateOptions
-from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.foreign_endpoints import PredictUrlOptions
 from dpserve.commands.reporting import ReportOptions, refuse
 from dpserve.mechanisms.registry import DEFAULT
 from dpserve.training.errors import WrongOption
+from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
     from dpserve.audit.endpoint import Endpoint

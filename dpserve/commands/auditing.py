@@ -11,10 +11,11 @@ import typer
 
 from dpserve.accounting import domains
 from dpserve.commands import options
-from dpserve.commands.command import Group, Options, option
+from dpserve.commands.command import Group
 from dpserve.commands.console import counting, shares
 from dpserve.commands.reporting import Confidences, ReportOptions, Resumable, refuse, stored
 from dpserve.mechanisms.registry import DEFAULT
+from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
     import numpy as np

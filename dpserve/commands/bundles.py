@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -17,19 +16,18 @@ from dpserve.accounting.ledger.purchases import buy, picorho_charged
 from dpserve.accounting.picorho import to_rho
 from dpserve.audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
-from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
 from dpserve.evaluating import Payer, charge, evaluable, noted_rows, parts_named, published
 from dpserve.interrupts import stopped_by_signals
-from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.prices import LINEAGE_DELTA, LINEAGE_EPSILON, Price, budget_text
 from dpserve.service.errors import CannotServe
-from dpserve.train_options import BlockOptions, of_blocks
+from dpserve.train_options import blocks_of
 from dpserve.training import evaluation
-from dpserve.training.block_choice import BlockChoice
+from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
 from dpserve.training.bundles.sealing import EVALUATION_FILE, read_evaluation
 from dpserve.training.errors import BundleError, WrongOption
@@ -37,8 +35,10 @@ from dpserve.training.evaluation import SHARES, Evaluation, Law
 from dpserve.training.export.files import FORMS, exported
 from dpserve.training.inputs.records import Units
 from dpserve.training.intervals import CONFIDENCE, Interval
+from dpserve.training.kinds.kind import needed_price
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of, pay_once, release_certificate
+from dpserve.training.options import Options, option
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.releases import TRAINING
 from dpserve.training.purchases import model_purchase
@@ -178,10 +178,12 @@ async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> int:
         return picorho_charged(receipts)
 
 
-class HeldOut(BlockOptions, FileOptions):
+class HeldOut(Blocks, FileOptions):
     """The records that are asked, and the lineage and blocks that pay."""
 
-    data: str = option(..., "The held-out records: a table or FILE.npz; 'digits' for the digits that were kept back.")
+    data: str = option(
+        ..., "The held-out records: a table or FILE.npz; 'digits' for the digits that were kept back.", panel=""
+    )
     classes: str | None = option(
         None, "VALUE=NAME of each class, separated by commas, where the file has other values than the model's names."
     )
@@ -195,17 +197,15 @@ class HeldOut(BlockOptions, FileOptions):
         "The lineage of the held-out records, if none of them was trained on: it pays.",
         default_text="the model's, which is right whether they were trained on or not",
         complete=options.lineage_names,
+        panel="",
     )
-    block_budget: Any = of_blocks(
-        "block_budget",
-        "The budget with which a block opens that neither the ledger nor the model has. Written epsilon:3@1e-6.",
-    )
+    lineage_epsilon: float | None = LINEAGE_EPSILON(panel="")
+    lineage_delta: float | None = LINEAGE_DELTA(panel="")
 
 
 class Reported(Options):
-    """Options for the content of an evaluation and its price."""
+    """Options for the content of an evaluation."""
 
-    price: str = option(..., "What it costs: rho:R, noise-multiplier:M or epsilon:E@DELTA.")
     report: str | None = option(
         None,
         f"Which figures, accuracy among them, of {', '.join(SHARES)}: fewer are more precise.",
@@ -219,27 +219,25 @@ def evaluate(
     *,
     bundle: Path = options.BUNDLE,
     held_out: HeldOut,
+    price: Price,
     reported: Reported,
     ledger: ChargedLedger,
-    given: options.AccountBudget,
 ) -> None:
     """Release a pay-once model's accuracy on held-out records, with log loss, calibration and confusion.
 
-    The figures have noise and intervals, are charged to a lineage, and may be published. A lineage without an account
-    is opened with the budget that is given.
+    The figures have noise and intervals, cost the price, are charged to a lineage, and may be published.
     """
     # What cannot be drawn is not paid for either.
     check_files(reported.plot)
-    choice = held_out.block_choice()
-    budget = given.budget(given.accepts or "gaussian") if given.is_given else None
+    choice, opening = blocks_of(held_out), budget_text(held_out.lineage_epsilon, held_out.lineage_delta)
     named = None if reported.report is None else [part.strip() for part in reported.report.split(",") if part.strip()]
-    whole, parts = whole_picorho(reported.price), parts_named(named)
+    whole, parts = needed_price(price.whole), parts_named(named)
     if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
         raise WrongOption("plot", "draws calibration, ROC and coverage, and none of these is reported")
     loaded = load_model(bundle)
     asked = evaluable(loaded.certificate, pay_once(loaded))
     certificate = asked.certificate
-    payer = Payer.chosen(certificate, held_out.lineage, choice, budget)
+    payer = Payer.chosen(certificate, held_out.lineage, choice, opening)
     charged: list[str] = []
     paying: list[Law] = []
 
@@ -289,13 +287,13 @@ def evaluate(
 
 @contextmanager
 def _rows(
-    certificate: ReleaseCertificate, held_out: HeldOut, payer: Payer, choice: BlockChoice
+    certificate: ReleaseCertificate, held_out: HeldOut, payer: Payer, choice: Blocks
 ) -> Iterator[tuple[Floats, Integers, Units | None]]:
     """Give the rows (n, d), their classes (n,) and units, noted in what pays for good when all succeeded.
 
     Raises TrainingError, also for records, or units, that are in another lineage or block.
     """
-    blocks = choice.declared(needs_budget=False)
+    blocks = choice.declared(None)
     X, y, records = held_out.read_held_out(
         certificate, held_out.data, held_out.classes, certificate.unit, held_out.clip, blocks
     )

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpserve.commands.command import option
-from dpserve.commands.tables import RowOptions
+from dpserve.training.inputs.reading import LabelledRows
+from dpserve.training.options import option
 
 if TYPE_CHECKING:
     from dpserve.audit.membership.candidates import Candidates
 
 
-class CandidateOptions(RowOptions):
+class CandidateOptions(LabelledRows):
     """Whom the attack decides about."""
 
     data: str | None = option(None, "'digits': its records as members, and those it holds out as non-members.")

@@ -1,17 +1,20 @@
-"""Declarations of commands: the options, each once, and the help that follows from them.
+"""Commands: what Typer makes of options, and the help that follows from them.
 
-Every option and argument is declared with `option`: as the default of a parameter of the command's function, or, where
-it belongs to others, as a field of a class of options, a pydantic model. A command that has a parameter of such a class
-takes all its options; several commands that take the same options have a parameter of the same class.
+Every option and argument is declared with `option` (`dpserve.training.options`): as the default of a parameter of the
+command's function, or, where it belongs to others, as a field of a class of options. A command that has a parameter of
+such a class takes all its options; several commands that take the same options have a parameter of the same class.
+
+Beside what all front ends show, `option` takes for the command line: panel, the section of the help; complete, what the
+shell offers; variable, of the environment; metavar; argument, whether it is a positional argument.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
@@ -19,82 +22,83 @@ from typer.models import CommandFunctionType
 from dpserve.accounting.messages import spelled
 from dpserve.interrupts import begin
 from dpserve.training.errors import WrongOption
+from dpserve.training.options import Options, declared, default_text, is_several, limits, range_text, words_of
 from dpserve.wording import as_flag
-
-
-class Options(BaseModel):
-    """Options that belong together."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-    other_sources: ClassVar[bool] = False
-    """Whether an option that is not given may have a value elsewhere, and so no default on the command line."""
-
-    @classmethod
-    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
-        """Return the options from what the command line has for each of them."""
-        return cls(**given)
-
 
 _VALUE_NAMES = {Path: "PATH", str: "TEXT", int: "NUMBER", float: "NUMBER"}
 
 
-def option(
-    default: Any,
-    help: str,  # noqa: A002 - as Typer calls it
-    *names: str,
-    panel: str | None = None,
-    default_text: str | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    complete: Callable[..., list[str]] | None = None,
-    variable: str | None = None,
-    metavar: str | None = None,
-    argument: bool = False,
-    words: Any = None,
-) -> Any:
-    """Declare an option: its default, its help and its bounds.
+def _parameter(name: str, kind: Any, field: FieldInfo, options: type[Options] | None = None) -> inspect.Parameter:
+    """Return the parameter that Typer makes an option of. kind: the type of its values. options: whose field it is.
 
-    names: flags, if not the field's own name. panel: the section of the help. default_text: what the help says of a
-    default that is not a value. complete: what the shell offers. variable: of the environment. argument: whether it is
-    a positional argument. words: `str` or `list[str]` where the command line gives a person's words, whatever the
-    field's own type is.
+    Of a class of options Typer reads words, which the class makes values of: it says what is wrong with them in words
+    of its own, and knows what was given.
     """
-    shown: dict[str, Any] = {
-        "names": names,
-        "text": default_text,
-        "argument": argument,
-        "words": words,
-        "typer": {
-            "min": ge,
-            "max": le,
-            "rich_help_panel": panel,
-            "autocompletion": complete,
-            "envvar": variable,
-            "metavar": metavar,
-        },
+    required, is_argument = field.is_required(), declared(field, "argument")
+    default = None if options is not None and not required else field.get_default()
+    text = declared(field, "default_text") or (default_text(field) if options is not None else None)
+    shown_default = f" [default: {text}]" if text and text != "none" and not required else ""
+    ends = limits(field)
+    ends_text = f" [{range_text(field)}]" if ends and options is not None else ""
+    more: dict[str, Any] = {
+        "help": f"{_sentence(field, options)}{ends_text}{shown_default}",
+        "rich_help_panel": _panel(name, field, options),
+        "autocompletion": declared(field, "complete") or _completion(field),
+        "envvar": declared(field, "variable"),
+        "metavar": declared(field, "metavar"),
+        "show_default": not (text or required or default is None),
     }
-    return Field(default, description=help, ge=ge, le=le, json_schema_extra=shown)
-
-
-def _parameter(name: str, kind: Any, field: FieldInfo, *, other_sources: bool = False) -> inspect.Parameter:
-    """Return the parameter that Typer makes an option of. kind: the type of its values."""
-    shown: Any = field.json_schema_extra
-    kind = kind if shown["words"] is None else shown["words"] | None
-    default = None if other_sources else field.get_default()
-    required = field.is_required()
-    text = shown["text"] or (default_text(field.get_default()) if other_sources else None)
-    help_text = f"{field.description} [default: {text}]" if text else field.description
-    more = shown["typer"] | {"help": help_text, "show_default": not (text or required or default is None)}
-    if not shown["argument"]:
-        more["metavar"] = more["metavar"] or _value_name(kind)
-    names = shown["names"] or ((f"--{name.replace('_', '-')}",) if field.get_default() is False else ())
-    made: Any = typer.Argument(**more) if shown["argument"] else typer.Option(*names, **more)
+    if options is None:
+        more |= {"min": ends.get("at least"), "max": ends.get("at most")}
+    if not is_argument:
+        more["metavar"] = more["metavar"] or ("TEXT" if declared(field, "form") else _value_name(kind))
+    is_flag = field.get_default() is False
+    names = declared(field, "names") or ((f"--{name.replace('_', '-')}",) if is_flag else ())
+    made: Any = typer.Argument(**more) if is_argument else typer.Option(*names, **more)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if required else default,
-        annotation=Annotated[kind | None if other_sources else kind, made],
+        annotation=Annotated[kind if options is None else _words(field, kind), made],
     )
+
+
+def _panel(name: str, field: FieldInfo, options: type[Options] | None) -> str | None:
+    """Return the section of an option: as it says, or else the class that declares it."""
+    panel = declared(field, "panel")
+    if panel is None and options is not None:
+        panel = next(getattr(base, "panel", None) for base in options.__mro__ if name in inspect.get_annotations(base))
+    return panel or None
+
+
+def _sentence(field: FieldInfo, options: type[Options] | None) -> str:
+    """Return what the help says of an option, with how its value is written where it does not say that."""
+    sentence, form = str(field.description), declared(field, "form")
+    if form and form not in sentence:
+        sentence += f" Written {form}."
+    if options is not None and is_several(field) and "epeatable" not in sentence:
+        sentence += " Repeatable."
+    return sentence
+
+
+def _words(field: FieldInfo, kind: Any) -> Any:
+    """Return the type by which Typer reads the words of an option."""
+    if bool in _parts(kind):
+        return bool | None
+    if is_several(field) or any(get_origin(each) is list for each in _parts(kind)):
+        return list[str] | None
+    return Path | None if Path in _parts(kind) else str | None
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _completion(field: FieldInfo) -> Callable[[str], list[str]] | None:
+    """Return what completes a word of a field whose words are listed."""
+    if not (words := words_of(field)):
+        return None
+    return lambda incomplete: [name for name in words if name.startswith(incomplete)]
 
 
 def _value_name(kind: Any) -> str | None:
@@ -105,16 +109,8 @@ def _value_name(kind: Any) -> str | None:
 
 
 def _parameters(model: type[Options]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(model)
     for name, field in model.model_fields.items():
-        yield _parameter(name, hints[name], field, other_sources=model.other_sources)
-
-
-def default_text(default: object) -> str | None:
-    """Return a default as the help and the documentation show it; None for none."""
-    if isinstance(default, bool):
-        return "on" if default else None
-    return None if default is None or default == [] else str(default)
+        yield _parameter(name, field.annotation, field, model)
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -134,7 +130,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         try:
             made = {
-                name: model.of_command_line({each: given.pop(each) for each in model.model_fields})
+                name: model.of_words({each: given.pop(each) for each in model.model_fields})
                 for name, model in classes.items()
             }
             begin()
@@ -148,21 +144,8 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-_BUDGET_IN_PARTS = ("--epsilon", "--delta", "--rho")
-
-
 class Command(TyperCommand):
     """A command whose options stand in sections: those without a panel first, then each panel by its title."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the arguments. A budget that is written as other commands take it is refused with how this one does."""
-        known = {flag for parameter in self.params for flag in parameter.opts}
-        given = {each.partition("=")[0] for each in args} - known
-        if "--budget" in given and "--epsilon" in known:
-            ctx.fail(f"{ctx.info_name} has no --budget: give the budget as --epsilon E --delta D, or --rho R")
-        if "--budget" in known and (parts := [each for each in _BUDGET_IN_PARTS if each in given]):
-            ctx.fail(f"{ctx.info_name} has no {parts[0]}: give the budget as --budget epsilon:E@DELTA, or rho:R")
-        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a panel, and the panels in the order of their first options."""

@@ -1,9 +1,8 @@
 """The parts that both demonstrations have: a model of scikit-learn's digits, a refusal, and how to call a service."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -14,6 +13,7 @@ from dpserve.training.features import rules
 from dpserve.training.inputs.digits import Digits
 from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.registry import train_and_save
+from dpserve.training.options import Options
 
 if TYPE_CHECKING:
     from dpserve.client import BudgetExhausted
@@ -22,12 +22,12 @@ DIGITS_TO_TRY = 12
 
 
 def train_digits(
-    console: Console, digits: Digits, folder: Path, kind: str | None, options: Mapping[str, Any], lineage: str
+    console: Console, digits: Digits, folder: Path, kind: Options, lineage: str, price: int | None = None
 ) -> Path:
-    """Train a model of this kind, print its certificate, and return the bundle. options: of the kind."""
+    """Train a model of this kind, print its certificate, and return the bundle. price: of it, in picorho."""
     out, records = folder / "digits", digits.train
     feature_map = rules.feature_map("identity", records.declaration)
-    job = Job(records, "digits", lineage, feature_map, out, options, folder, shown)
+    job = Job(records, "digits", lineage, feature_map, out, folder, shown, price, len(records))
     print_certificate(console, train_and_save(kind, job))
     return out
 

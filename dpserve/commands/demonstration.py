@@ -12,14 +12,16 @@ from rich.table import Table
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ClientAccount
 from dpserve.accounting.messages import Message
-from dpserve.commands.command import option
 from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
 from dpserve.local_services import StartedService, start_service
+from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.service.errors import CannotServe
 from dpserve.service.listener import bind
 from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.digits import Digits, load_digits
 from dpserve.training.inputs.lineage import DIGITS
+from dpserve.training.kinds.registry import kind_named
+from dpserve.training.options import option
 
 EPSILON = 3.0
 DELTA = 1e-6
@@ -62,8 +64,9 @@ def demo(
             metered_demonstration.show(console, folder, port=port, ledger=ledger, replicas=ledger_replicas, stay=stay)
             return
         digits = load_digits()
-        price = {"price": f"epsilon:{EPSILON}@{DELTA}", "records_declared": len(digits.train)}
-        bundle = train_digits(console, digits, folder, "dpsgd", price, DIGITS)
+        bundle = train_digits(
+            console, digits, folder, kind_named("dpsgd").options(), DIGITS, picorho_for(EPSILON, DELTA)
+        )
         options = ["--epsilon", str(EPSILON), "--delta", str(DELTA)]
         with start_service(bundle, folder, options, port=port, quiet=not stay) as service:
             key, second_key = (

@@ -29,10 +29,10 @@ from dpserve.accounting.report import Amount, Remaining
 from dpserve.audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.acts import chosen_lineage
-from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
 from dpserve.commands.options import LedgerOption
 from dpserve.training.kinds.loading import load_model
+from dpserve.training.options import Options, option
 
 _PAGE = 1000
 _STEPS = 25

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpserve.commands.candidates import CandidateOptions
-from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
 from dpserve.training.errors import WrongOption
+from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
     from dpserve.audit.reports import Report

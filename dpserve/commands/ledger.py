@@ -32,10 +32,11 @@ from dpserve.accounting.picorho import to_rho
 from dpserve.accounting.whole_files import drafted
 from dpserve.commands import options
 from dpserve.commands.acts import ActOnLineage, lineage_named
-from dpserve.commands.command import Group, Options, option
+from dpserve.commands.command import Group
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from dpserve.service.errors import CannotServe
+from dpserve.training.options import Options, option
 
 app = Group("Check, copy and mend the ledger.")
 

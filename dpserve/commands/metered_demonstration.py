@@ -22,6 +22,7 @@ from dpserve.local_services import StartedService, own_services, start_service
 from dpserve.service.errors import CannotServe
 from dpserve.training.inputs.digits import Digits, load_digits
 from dpserve.training.inputs.lineage import DIGITS
+from dpserve.training.kinds.registry import default_kind
 
 LAM = 10.0
 PRICE = 0.5
@@ -47,8 +48,8 @@ def show(console: Console, folder: Path, *, port: int, ledger: str | None, repli
     digits = load_digits()
     # A store of somebody's own keeps what it is told, and may have a lineage of the digits.
     lineage = DIGITS if ledger is None else f"demo-{token_hex(4)}"
-    _begin(console, 1, "train a certified head", f"dpserve train --data digits --lam {LAM:g} --out metered")
-    bundle = train_digits(console, digits, folder, None, {"lam": LAM}, lineage)
+    _begin(console, 1, "train a certified head", f"dpserve train head --data digits --lam {LAM:g} --out metered")
+    bundle = train_digits(console, digits, folder, default_kind().options(lam=LAM), lineage)
     options = ["--mechanism", "selected-neuron", "--price", f"epsilon:{PRICE:g}"]
     options += ["--epsilon", f"{LINEAGE_EPSILON:g}", "--delta", DELTA]
     _begin(console, 2, "serve it with the selected neuron", " ".join(["dpserve serve metered", *options]))

@@ -18,8 +18,8 @@ from dpserve.accounting.budgets import Accepts, Budget, accepted_at, currency_of
 from dpserve.accounting.currency import EPSILON
 from dpserve.accounting.ledger import Ledger
 from dpserve.accounting.ledger.journal import is_forgotten
-from dpserve.commands.command import Options, option
 from dpserve.training.errors import WrongOption
+from dpserve.training.options import Options, option
 
 _Result = TypeVar("_Result")
 
@@ -178,9 +178,9 @@ class ActBudget(AccountBudget):
     """The budget that an act gives an account."""
 
     @classmethod
-    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+    def of_words(cls, given: Mapping[str, Any]) -> Self:
         """Return the options. Raises WrongOption and ValueError for nonsense, before a ledger is opened."""
-        options = cls(**given)
+        options = super().of_words(given)
         options.budget(options.accepting(options.accepts, "gaussian"))
         options.terms.budget("gaussian")
         return options
@@ -272,13 +272,6 @@ def bundle_names(incomplete: str) -> list[str]:
 def mechanism_names(incomplete: str) -> list[str]:
     """Return the names of the mechanisms."""
     from dpserve.mechanisms.registry import names
-
-    return [name for name in names() if name.startswith(incomplete)]
-
-
-def release_names(incomplete: str) -> list[str]:
-    """Return the kinds of model that `train --release` makes."""
-    from dpserve.training.kinds.registry import release_names as names
 
     return [name for name in names() if name.startswith(incomplete)]
 

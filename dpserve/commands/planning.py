@@ -19,30 +19,28 @@ from dpserve.accounting.budgets import Accepts, Budget
 from dpserve.accounting.picorho import PICORHO_PER_RHO
 from dpserve.audit.reports import check_files
 from dpserve.commands import options
-from dpserve.commands.command import option
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.planning_plot import plot_options, points_about
-from dpserve.commands.retraining import asks_retraining, plan_retraining, read_by
+from dpserve.commands.retraining import asks_retraining, plan_retraining, price_flags, read_by
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, schema_alone
+from dpserve.prices import flags_of_budget
 from dpserve.training.errors import TrainingError, WrongOption
-from dpserve.training.feature_choice import FeatureChoice, shape_of
+from dpserve.training.feature_choice import Features, shape_of
 from dpserve.training.features import rules
 from dpserve.training.features.hog import Shape
-from dpserve.training.features.maps import Quantiles
-from dpserve.training.features.whole_steps import UNIT_ROWS
 from dpserve.training.inputs.declared import parse_classes
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.inputs.schema import Schema, declaration_of
+from dpserve.training.inputs.schema import TableSchema, declaration_of
 from dpserve.training.kinds.cases import Estimate
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.options import fields_of
-from dpserve.training.kinds.registry import kind_of, release_names
-from dpserve.training.kinds.shared_options import PRICE_FORM
+from dpserve.training.kinds.registry import kind_of
+from dpserve.training.options import Options, option
 from dpserve.training.planning.answers import USUAL_QUERIES, Plan
 from dpserve.training.planning.answers import plan as plan_answers
 from dpserve.training.planning.options import kind_of_option, option_named
 from dpserve.training.planning.recommendation import Recommendation, by_rule, by_simulation, numbers_to_cut
+from dpserve.wording import flags_of
 
 BEFORE = "Before training"
 RETRAINING = "Train again as records come"
@@ -75,14 +73,11 @@ class PlanOptions(FileOptions):
         "has, or their number.",
         panel=RETRAINING,
     )
-    block_budget: str | None = option(
-        None, f"What all models may tell of the records of one block: {PRICE_FORM}.", panel=RETRAINING
-    )
     window: int | None = option(
         None, "How many of the last blocks each retraining is on.", panel=RETRAINING, default_text="all", ge=1
     )
 
-    def declared_schema(self) -> Schema | None:
+    def declared_schema(self) -> TableSchema | None:
         """Return the schema, if there is one. Raises WrongOption beside what it takes the place of."""
         return schema_alone(self.schema_file, class_names=self.class_names, bounds=self.bounds, classes=self.classes)
 
@@ -90,10 +85,10 @@ class PlanOptions(FileOptions):
         """Return the shape of rows that are images; None for others. declared: the columns, where they are known."""
         if self.image_shape is None:
             return None
-        sides = fields_of(FeatureChoice)["image_shape"].value_of(self.image_shape)
+        sides = Features(image_shape=self.image_shape).image_shape or ()
         return shape_of(sides, None if declared is None else declared.features)
 
-    def rows(self, schema: Schema | None) -> Records | None:
+    def rows(self, schema: TableSchema | None) -> Records | None:
         """Read the public rows to simulate on; None for none."""
         if not self.public:
             return None
@@ -130,12 +125,12 @@ def plan(
     whose answers is paid for has prices of a row, for as many rows as --queries says.
     """
     check_files(plot)
-    if asks_retraining(given, bundle, plot, budget):
-        plan_retraining(given, as_json=as_json)
+    if asks_retraining(given, bundle, plot):
+        plan_retraining(given, budget, as_json=as_json)
         return
     budgets = budget.budgets()
     if bundle is None:
-        _plan_before_training(budgets, given, plot, as_json=as_json)
+        _plan_before_training(budgets, budget, given, plot, as_json=as_json)
         return
     known = (given.n, given.classes, given.public, given.class_names, given.bounds, given.schema_file)
     if any(each is not None for each in (*known, given.image_shape, plot)):
@@ -266,7 +261,12 @@ class Comparison:
 
 
 def _plan_before_training(
-    budgets: Mapping[Accepts, Budget], given: PlanOptions, plot: Path | None, *, as_json: bool
+    budgets: Mapping[Accepts, Budget],
+    asked: options.BudgetOptions,
+    given: PlanOptions,
+    plot: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Recommend a kind of model and print why: by simulation where there are rows, or by rule."""
     budget = budgets.get("gaussian")
@@ -284,7 +284,8 @@ def _plan_before_training(
             plot, budget, found.option, names, points_about(budget, lambda whole: rows.recommended(given, whole))
         )
     answers = None if given.queries is None else plan_answers(budgets, classes=rows.classes, queries=given.queries)
-    command = _command(found, rows, given, found.training_options(rows.count, whole, given.queries))
+    kind, share = found.training_options(rows.count, whole, given.queries)
+    command = _command(found, rows, given, kind, _price_flags(asked, share, whole))
     shown = Comparison(budget, given.queries, found, rows.note(given), command, answers)
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))
@@ -292,29 +293,22 @@ def _plan_before_training(
         print_comparison(stdout_console(), shown)
 
 
-def _command(recommendation: Recommendation, rows: _Rows, given: PlanOptions, made: Mapping[str, object]) -> str:
-    """Return the command that trains what is recommended."""
+def _price_flags(budget: options.BudgetOptions, price: int, whole: int) -> str:
+    """Return the flags of a price: as the budget was given, where it is all of that. price, whole: in picorho."""
+    epsilon, delta = budget.epsilon, budget.delta
+    if epsilon is None or delta is None or price != whole:
+        return price_flags(price)
+    return flags_of_budget(epsilon, delta)
+
+
+def _command(recommendation: Recommendation, rows: _Rows, given: PlanOptions, kind: Options, price: str) -> str:
+    """Return the command that trains what is recommended. price: the flags of what it costs."""
     option = recommendation.chosen
-    fields = kind_of_option(option).fields
-    words = ["dpserve train --data FILE", *read_by(given), "--lineage NAME --out MODEL"]
+    made = kind_of_option(option)
+    words = [f"dpserve train {made.name} --data FILE", *read_by(given), "--lineage NAME --out MODEL"]
+    words += [f"{price} --n {rows.count}"] if made.answers == "once" else []
     words += [f"--image-shape {given.image_shape}"] if given.image_shape else []
-    words += [f"--release {option.release}"] if option.release in release_names() else []
-    for name, value in made.items():
-        words += [f"--{name.replace('_', '-')} {each}" for each in fields[name].words_of(value)]
-    if option.features == "fourier":
-        words.append(f"--features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}")
-        words.append(f"--clip-norm {UNIT_ROWS:.7g}")
-    if option.features == "crosses":
-        words.append(f"--features bins --cross-buckets {rules.CROSS_BUCKETS}")
-    if option.features == "hog-fourier":
-        words.append(f"--features hog-fourier --random-features {rules.IMAGES_RANDOM_FEATURES}")
-        words.append(f"--bandwidth {rules.IMAGES_BANDWIDTH:g}")
-    if option.features == "unit":
-        words.append(f"--features identity --clip-norm {UNIT_ROWS:.7g}")
-    cut = rows.declared is None or isinstance(rules.feature_map(option.features, rows.declared), Quantiles)
-    if option.features in ("quantiles", "even") and cut:
-        words.append("--features quantiles" + " --quantile-share 0" * (option.features == "even"))
-    return " ".join(words)
+    return " ".join([*words, *flags_of(kind), *flags_of(Features.of_rule(option.features, rows.declared))])
 
 
 def as_dict(shown: Comparison) -> dict[str, object]:
@@ -361,7 +355,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         console.print(f"Warning: {warning}.", highlight=False)
     console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)
     if shown.answers is not None:
-        console.print("Answers that are paid for one by one, by a model without --release:", highlight=False)
+        console.print("Answers that are paid for one by one, by a head:", highlight=False)
         _print_answers(console, shown.answers)
 
 

@@ -16,7 +16,7 @@ import typer
 
 from dpserve.accounting import domains
 from dpserve.commands import options
-from dpserve.commands.command import Options, option
+from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
     from dpserve.audit.pieces import ResultStore
@@ -37,9 +37,9 @@ class ConvictionOption(Options):
     )
 
     @classmethod
-    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+    def of_words(cls, given: Mapping[str, Any]) -> Self:
         """Return the options. Raises ValueError for what is no confidence, before anything is asked."""
-        options = cls(**given)
+        options = super().of_words(given)
         for name, confidence in options.model_dump().items():
             domains.require_between(f"the {name.replace('_', ' ')}", confidence, 0, 1)
         return options
@@ -59,9 +59,9 @@ class ReportOptions(Options):
     png: Path | None = option(None, "Draw the picture into FILE.png.")
 
     @classmethod
-    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+    def of_words(cls, given: Mapping[str, Any]) -> Self:
         """Return the options. Raises MissingExtra or OSError for files that cannot be written."""
-        options = cls(**given)
+        options = super().of_words(given)
         if options.html is not None or options.png is not None:
             from dpserve.audit import reports
 

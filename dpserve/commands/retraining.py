@@ -12,11 +12,10 @@ from rich.table import Table
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import BudgetOptions
-from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.prices import flags_of_budget
 from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.blocks import Period
 from dpserve.training.inputs.schema import declaration_of
-from dpserve.training.kinds.shared_options import PRICE_FORM, price_words
 from dpserve.training.planning.options import option_named
 from dpserve.training.planning.retraining import Schedule, by_rule, by_simulation, retrainings_of
 
@@ -24,26 +23,30 @@ if TYPE_CHECKING:
     from dpserve.commands.planning import PlanOptions
 
 
-def asks_retraining(given: "PlanOptions", bundle: Path | None, plot: Path | None, budget: BudgetOptions) -> bool:
+def asks_retraining(given: "PlanOptions", bundle: Path | None, plot: Path | None) -> bool:
     """Return whether a plan is about retrainings. Raises WrongOption for options that do not go with that."""
     if given.retrain is None:
-        for name in ("block_budget", "window"):
-            if getattr(given, name) is not None:
-                raise WrongOption(name, "goes with --retrain")
+        if given.window is not None:
+            raise WrongOption("window", "goes with --retrain")
         return False
-    if bundle is not None or plot is not None or budget.is_given:
-        raise WrongOption("retrain", "plans by --block-budget before training: leave bundle, budget and --plot out")
+    if bundle is not None or plot is not None:
+        raise WrongOption("retrain", "plans before training: leave bundle and --plot out")
     if given.queries is not None:
         raise WrongOption("retrain", "does not go with --queries")
     return True
 
 
-def plan_retraining(given: "PlanOptions", *, as_json: bool) -> None:
-    """Say what each retraining may cost and, where there are public rows to simulate on, its accuracy."""
-    if given.block_budget is None:
-        raise WrongOption("block_budget", "is needed", remedy=f"what one block's records may lose: {PRICE_FORM}")
+def plan_retraining(given: "PlanOptions", of_block: BudgetOptions, *, as_json: bool) -> None:
+    """Say what each retraining may cost and, where there are public rows to simulate on, its accuracy.
+
+    of_block: what one block's records may lose by all models.
+    """
+    if of_block.epsilon is None or of_block.delta is None:
+        raise WrongOption(
+            "epsilon", "is needed, with --delta", remedy="what all models may tell of one block's records"
+        )
     count = retrainings_of(str(given.retrain))
-    window, budget = min(given.window or count, count), whole_picorho(given.block_budget)
+    window, budget = min(given.window or count, count), of_block.budget("gaussian").limit
     schema = given.declared_schema()
     rows = given.rows(schema)
     shape = given.shape_of_rows(None if rows is None else rows.declaration)
@@ -61,13 +64,18 @@ def plan_retraining(given: "PlanOptions", *, as_json: bool) -> None:
         found = by_rule(given.n, classes, count, window, budget, declared)
         note = "No rows were given: --public FILE simulates each retraining on rows like yours."
     if as_json:
-        figures = {"price_rho": to_rho(found.price), "note": note, "command": command_of(given, found)}
+        figures = {"price_rho": to_rho(found.price), "note": note, "command": command_of(given, of_block, found)}
         typer.echo(json.dumps(asdict(found) | figures, indent=2))
     else:
-        print_schedule(stdout_console(), found, note, command_of(given, found))
+        print_schedule(stdout_console(), found, note, command_of(given, of_block, found))
 
 
-def command_of(given: "PlanOptions", schedule: Schedule) -> str:
+def price_flags(whole: int) -> str:
+    """Return a price in picorho as the command line has it."""
+    return f"--rho {to_rho(whole)!r}"
+
+
+def command_of(given: "PlanOptions", of_block: BudgetOptions, schedule: Schedule) -> str:
     """Return the command of the last retraining; those before differ in their blocks and their number of records."""
     last = schedule.retrainings[-1]
     count = last.last - last.first + 1
@@ -78,8 +86,8 @@ def command_of(given: "PlanOptions", schedule: Schedule) -> str:
         *read_by(given),
         f"--block COLUMN{by} --blocks {names} --leave-out-other-blocks yes",
     ]
-    words += [f"--block-budget {given.block_budget} --budget {price_words(schedule.price)}"]
-    words += [f"--records-declared {last.records} --lineage NAME --out MODEL"]
+    words += [flags_of_budget(of_block.epsilon or 0.0, of_block.delta or 0.0).replace("--", "--lineage-")]
+    words += [f"{price_flags(schedule.price)} --n {last.records} --lineage NAME --out MODEL"]
     return " ".join(words)
 
 
@@ -105,7 +113,7 @@ def print_schedule(console: Console, shown: Schedule, note: str, command: str) -
     console.print(note, highlight=False)
     models = "one model" if shown.window == 1 else f"up to {shown.window} models"
     console.print(
-        f"Each block is in {models}: give each {price_words(shown.price)}, by {option_named(shown.option).title}.",
+        f"Each block is in {models}: give each rho = {to_rho(shown.price)!r}, by {option_named(shown.option).title}.",
         highlight=False,
         soft_wrap=True,
     )

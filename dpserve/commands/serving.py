@@ -35,7 +35,7 @@ def show(*, ctx: typer.Context, as_json: bool = options.JSON) -> None:
     """
     root: Any = ctx.find_root().command
     flags = root.get_command(ctx, "serve").make_context("serve", list(ctx.args), parent=ctx.find_root()).params
-    settings = ServeSettings.of_command_line(flags)
+    settings = ServeSettings.of_words(flags)
     path = configuration.file_path()
     rows = [
         {

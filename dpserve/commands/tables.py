@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.commands.command import Group, Options, option
+from dpserve.commands.command import Group
 from dpserve.commands.console import shares
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import state_folder
@@ -23,10 +23,11 @@ from dpserve.training.inputs.lineage import KnownRecords
 from dpserve.training.inputs.reading import LOCAL as LOCAL
 from dpserve.training.inputs.reading import RowsForm
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.schema import Schema, Unlabelled, read_schema
+from dpserve.training.inputs.schema import TableSchema, read_schema
 from dpserve.training.inputs.schema import draft as drafted
+from dpserve.training.options import option
 
-READING = "Reading rows"
+READING = RowsForm.panel
 SCHEMA = partial(
     option,
     None,
@@ -44,7 +45,7 @@ IMAGE_SHAPE = partial(
 app = Group("Declare a table's columns in a file, without looking at its values.")
 
 
-def schema_alone(path: Path | None, **others: object) -> Schema | None:
+def schema_alone(path: Path | None, **others: object) -> TableSchema | None:
     """Return the schema in a file, if there is one. Raises WrongOption beside options that it takes the place of."""
     for name, given in others.items():
         if path is not None and given:
@@ -52,54 +53,15 @@ def schema_alone(path: Path | None, **others: object) -> Schema | None:
     return None if path is None else read_schema(path)
 
 
-class RowOptions(Options):
-    """Options for reading a table of labelled rows."""
-
-    label: str = option("label", "Of a table: the column of class names.", panel=READING)
-    ignore: list[str] | None = option(None, "Of a table: a column to leave out.", panel=READING)
-
-
-_SHEET = "Of a spreadsheet with several sheets: the one to read."
-
-
-class FileOptions(RowOptions):
-    """Options for reading labelled rows: a table, or NPZ."""
-
-    encoding: str | None = option(
-        None,
-        "Of a CSV file: its encoding, as windows-1252 or latin-1.",
-        default_text="the schema's, or utf-8",
-        panel=READING,
-    )
-    decimal: str | None = option(
-        None, "Of a table without a schema: the sign before a number's fraction, as a comma.", panel=READING
-    )
-    sheet: str | None = option(None, _SHEET, panel=READING)
-    unlabelled: Unlabelled = option(
-        "refuse", "Of a table: what becomes of records without a label: refuse, or leave-out.", panel=READING
-    )
-    where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.", panel=READING)
-    id: str | None = option(
-        None,
-        "Of a table: a column with a key of each record, or of its person. It is no feature: by it records are found "
-        "again in another lineage however they are written.",
-        panel=READING,
-    )
-
-    @property
-    def rows_form(self) -> RowsForm:
-        """The form of the rows."""
-        own = {name: getattr(self, name) for name in FileOptions.model_fields}
-        return RowsForm(**own | {"ignore": tuple(self.ignore or ())})
+class FileOptions(RowsForm):
+    """Options for reading labelled rows, which show how far that is."""
 
     def read(self, source: Any, **declared: Any) -> Records:
-        """Read rows, showing how far that is; what is declared, and what is raised: as for `RowsForm.read`."""
+        """Read rows; what is declared, and what is raised: as for `RowsForm.read`."""
         with shares("reading") as show:
-            return self.rows_form.read(
-                source, progress=lambda records, share: show(f"{records:,} records", share), **declared
-            )
+            return super().read(source, progress=lambda records, share: show(f"{records:,} records", share), **declared)
 
-    def read_like(
+    def rows_like(
         self,
         source: str,
         names: Sequence[str],
@@ -108,31 +70,15 @@ class FileOptions(RowOptions):
         classes: Sequence[str],
         class_names: str | None,
         columns: Columns = (),
-        unit: str | None = None,
-        clip: bool = False,
-        blocks: BlockDeclaration | None = None,
+        **more: Any,
     ) -> Records:
         """Read rows by the declaration of a model or of other records. columns: what the features encode.
-        unit, clip, blocks: as for `read`.
 
         class_names: the declared names, or VALUE=NAME of each, between commas,
-        where the file has other values.
+        where the file has other values. more: as for `read`.
         """
         values = values_of(classes, class_names)
-        with shares("reading") as show:
-            return self.rows_form.read_like(
-                source,
-                names,
-                lower,
-                upper,
-                classes,
-                values,
-                columns,
-                unit=unit,
-                clip=clip,
-                blocks=blocks,
-                progress=lambda records, share: show(f"{records:,} records", share),
-            )
+        return self.read_like(source, names, lower, upper, classes, values, columns, **more)
 
     def read_held_out(
         self,
@@ -161,7 +107,7 @@ class FileOptions(RowOptions):
             return digits.held_out_rows, digits.held_out_labels, None
         feature_map = certificate.feature_map
         names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
-        records = self.read_like(
+        records = self.rows_like(
             source,
             names,
             lower,
@@ -198,7 +144,7 @@ def draft(
     label: str = option("label", "The column of classes."),
     unit: str | None = option(None, "The column of privacy units, which a schema does not describe."),
     id: str | None = option(None, "The column of keys of records, or of people: nor does it describe that one."),  # noqa: A002
-    sheet: str | None = option(None, _SHEET),
+    sheet: str | None = option(None, RowsForm.model_fields["sheet"].description or ""),
 ) -> None:
     """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 

@@ -96,7 +96,7 @@ def _trained(folder: Path) -> Path:
             writer.writerow([*row, OUTCOMES[outcome]])
     words = ["train", "--data", "patients.csv", "--lineage", LINEAGE, "--label", "outcome"]
     words += ["--classes", ",".join(OUTCOMES), "--bounds", "age=18:95", "--bounds", "pressure=60:220"]
-    words += ["--budget", f"epsilon:{EPSILON}@{DELTA}", "--records-declared", str(RECORDS), "--out", "triage"]
+    words += ["--epsilon", str(EPSILON), "--delta", str(DELTA), "--n", str(RECORDS), "--out", "triage"]
     words += ["--prediction-sets", "all"]
     environment = environment_without_settings() | {"DPSERVE_HOME": str(folder)}
     subprocess.run(  # noqa: S603 - the project's own command

@@ -417,7 +417,7 @@ def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_
             monkeypatch.setenv(
                 each["name"], each.get("value", "1" if is_number else "redis://of:a-secret@store:6379/0")
             )
-    settings = ServeSettings.of_command_line({})
+    settings = ServeSettings.of_words({})
     assert {"bundle", "epsilon", "delta", "price"} <= settings.model_fields_set
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
     assert set(map(str, settings.bundle)) <= mounts

@@ -37,11 +37,11 @@ NOT_RUN = {
     ("attacks.md", "audit canaries"): "a table of the reader's: tests/dpserve/test_audit_canaries.py runs all three",
     (
         "attacks.md",
-        "train --data canaries/",
+        "train dpsgd --data canaries/",
     ): "the canaries of the line before, in tests/dpserve/test_audit_canaries.py",
     ("attacks.md", "attack --predict-url"): "needs a server: tests/dpserve/test_predict_url.py has four",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
-    ("auditing.md", "train --data"): "tests/dpserve/test_canaries_command.py trains with canaries, on fewer records",
+    ("auditing.md", "train dpsgd"): "tests/dpserve/test_canaries_command.py trains with canaries, on fewer records",
     (
         "auditing.md",
         "audit release",
@@ -129,7 +129,7 @@ def test_every_command_is_run_or_stands_in_the_list_with_a_reason():
         "auditing.md": ["audit service"],
         "deploying.md": ["serve /bundle", "clients add", "clients add", "ledger backup", "clients add"],
         "mechanisms.md": ["plan --public"],
-        "releases.md": ["train --data"],
+        "releases.md": ["train dpsgd"],
     }
 
 
@@ -153,28 +153,48 @@ def test_no_other_program_is_called_without_a_word_on_who_runs_it():
 
 
 def parsed(words):
-    """Read a command with the parser that reads it in earnest, and do not carry it out."""
+    """Read a command with the parser that reads it in earnest, and do not carry it out; return its context."""
     command, context = get_command(app), None
     while True:
         context = command.make_context(words[0] if words else "dpserve", list(words), parent=context)
         if not isinstance(command, TyperGroup):
-            return
+            return context
         _, command, words = command.resolve_command(context, context._protected_args + context.args)
 
 
-def test_the_parser_takes_every_command():
+class Understood(Exception):
+    """All options were read, and the command would begin."""
+
+
+@pytest.fixture
+def understood(monkeypatch):
+    """Read a command and the values of its options, and do not carry it out."""
+
+    def begin():
+        raise Understood
+
+    monkeypatch.setattr("dpserve.commands.command.begin", begin)
+
+    def read(words):
+        with pytest.raises(Understood), parsed(words) as context:
+            context.command.invoke(context)
+
+    return read
+
+
+def test_the_parser_takes_every_command(understood):
     for name, page in pages().items():
         for words in shown_commands(page):
             try:
-                parsed(words)
+                understood(words)
             except UsageError as error:
                 pytest.fail(f"{name}: dpserve {' '.join(words)}: {error.format_message()}")
 
 
-def test_the_parser_finds_what_is_wrong():
+def test_the_parser_finds_what_is_wrong(understood):
     for words in (["serve", "model", "--epsilonn", "3"], ["serve", "model", "--port", "many"], ["clients", "ad", "a"]):
         with pytest.raises(UsageError):
-            parsed(words)
+            understood(words)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +209,7 @@ def reader(tmp_path_factory):
         np.savez(found.folder / "FILE.npz", X=X, y=np.array(["a", "b", "c"])[X[:, :3].argmax(axis=1)])
         pasted(
             found,
-            "train --data own.csv --label outcome --classes well,ill --bounds age=0:120 --bounds dose=0:50 "
+            "train head --data own.csv --label outcome --classes well,ill --bounds age=0:120 --bounds dose=0:50 "
             "--lam 10 --lineage own --out bundle",
         )
         yield found

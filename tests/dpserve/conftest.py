@@ -18,7 +18,7 @@ CSV = "age,income,id,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60) + index % 7},{index},{'yes' if index % 60 > 30 else 'no'}\n"
     for index in range(200)
 )
-TRAIN = ["train", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--lam", "1", "--lineage", "people"]
+TRAIN = ["train", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "head", "--lam", "1", "--lineage", "people"]
 TRAIN += ["--bounds", "age=0:120", "--bounds", "income=0:1e6"]
 
 

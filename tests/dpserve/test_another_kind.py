@@ -16,7 +16,7 @@ from dpserve import Client
 PACKAGE = Path(__file__).parent.parent / "another_package"
 ROWS = 60
 TRAIN = ("train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--lineage", "people")
-TRAIN += ("--bounds", "age=0:120", "--bounds", "income=0:1e6", "--release", "shares", "--price", "rho:0.1")
+TRAIN += ("--bounds", "age=0:120", "--bounds", "income=0:1e6", "shares", "--rho", "0.1")
 
 
 @pytest.fixture
@@ -43,13 +43,50 @@ def model(run):
 
 
 def test_help_and_wrong_usage_know_it(run):
-    shown = " ".join(in_a_new_process(run, "train", "--help").stdout.split())
+    assert "shares noisy shares of the classes" in " ".join(in_a_new_process(run, "train", "--help").stdout.split())
+    shown = " ".join(in_a_new_process(run, "train", "shares", "--help").stdout.split())
     assert "--smoothing" in shown
     assert "Records of each class that are added before shares are taken." in shown
     low = in_a_new_process(run, *TRAIN, "--smoothing", -1, "--out", "model", status=2)
     assert "--smoothing" in low.stderr
     wrong = in_a_new_process(run, *TRAIN, "--lam", 1, "--out", "model", status=2)
-    assert "--lam" in wrong.stderr
+    assert "--lam goes with dpserve train weights or dpserve train head" in wrong.stderr.replace("python -m ", "")
+
+
+GREEDY = """
+from dpserve.training.options import Options, option
+from noisy_shares.kind import SharesKind
+
+class Greedy(Options):
+    bounds: float = option(1, "A number of its own.")
+
+class GreedyKind(SharesKind):
+    name = "greedy"
+    sentence = "greedy"
+    options = Greedy
+
+KIND = GreedyKind()
+"""
+
+
+def test_a_broken_kind_and_one_that_takes_the_place_of_an_option_are_left_out(run):
+    (run.folder / "greedy.py").write_text(GREEDY)
+    (run.folder / "broken.py").write_text("raise RuntimeError('no licence')")
+    (run.folder / "greedy-1.0.dist-info").mkdir()
+    (run.folder / "greedy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy\nVersion: 1.0\n")
+    points = "[dpserve.kinds]\ngreedy = greedy:KIND\nbroken = broken:KIND\nnothing = broken_too:KIND\n"
+    (run.folder / "greedy-1.0.dist-info" / "entry_points.txt").write_text(points)
+    run.environment["PYTHONPATH"] = os.pathsep.join([str(run.folder), run.environment["PYTHONPATH"]])
+    train = [*TRAIN, "--out", "model"]
+    helped, trained = in_a_new_process(run, "train", "--help"), in_a_new_process(run, *train)
+    inspected = in_a_new_process(run, "inspect", "model")
+    for done in (helped, trained, inspected):
+        assert "Traceback" not in done.stderr
+        assert "'broken' of another package (broken:KIND) is left out: RuntimeError: no licence" in done.stderr
+        assert "'nothing' of another package" in done.stderr
+    assert "'greedy' of another package is left out of 'train', which has its own --bounds" in helped.stderr
+    assert "  shares " in helped.stdout
+    assert "  greedy " not in helped.stdout
 
 
 def test_it_is_inspected_and_exported(run, model):
@@ -67,19 +104,21 @@ def test_it_is_an_estimator(run):
     program = """
 import numpy as np
 from sklearn.base import clone
-from dpserve import PrivateClassifier
+from dpserve import Lineage, PrivateClassifier, Schema
+from noisy_shares.kind import Shares
 y = np.arange(90) % 3 == 0
 model = PrivateClassifier(
-    lineage="people", lineage_budget=(3, 1e-6), release="shares", epsilon=1, delta=1e-6, classes=[False, True],
-    bounds=(0, 1), smoothing=3,
+    Schema(classes=[False, True], bounds=(0, 1)),
+    lineage=Lineage("people", epsilon=3, delta=1e-6), epsilon=1, delta=1e-6, kind=Shares(smoothing=3),
 )
 again = clone(model)
-assert model.get_params()["smoothing"] == again.get_params()["smoothing"] == 3
-assert again.set_params(smoothing=-1).smoothing == -1
+assert model.get_params()["kind__smoothing"] == again.get_params()["kind__smoothing"] == 3
 try:
-    clone(model).set_params(smoothing=-1, every_fit_is_charged=True).fit(np.linspace(0, 1, 90)[:, None], y)
+    again.set_params(kind__smoothing=-1)
 except ValueError as error:
     assert str(error) == "smoothing=-1 must be at least 0"
+else:
+    raise AssertionError
 model.fit(np.linspace(0, 1, 90)[:, None], y)
 print(model.certificate_.release, model.certificate_.smoothing, model.predict_proba([[0.5]]).sum())
 """

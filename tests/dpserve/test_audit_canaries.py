@@ -19,8 +19,8 @@ def test_a_model_trained_with_canaries_is_attacked_by_the_command_that_was_print
         f"{name}.csv" for name in ("training", "members", "non-members", "population")
     }
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
-    paid_once = ("--release", "weights", "--price", "rho:4")
-    run(*run.train, "--data", "canaries/training.csv", *paid_once, "--out", "MODEL")
+    train = ["weights" if word == "head" else word for word in run.train]
+    run(*train, "--data", "canaries/training.csv", "--rho", "4", "--out", "MODEL")
     attack = next(line.partition("dpserve ")[2] for line in shown.splitlines() if line.startswith("Attack: "))
     asked = (*shlex.split(attack), "--ignore", "id", "--shadow-models", "2", "--json")
     found = json.loads(run(*asked).stdout)

@@ -9,15 +9,15 @@ import httpx
 import pytest
 
 import dpserve
-from dpserve import PrivateClassifier
 from dpserve.training.kinds.loading import load_model
 from tests.command_line import ran
+from tests.dpserve.estimators import estimator
 
 TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
-TRAIN += ("--lineage", "sales", "--block-budget", "epsilon:3@1e-6")
+TRAIN += ("--lineage", "sales", "--lineage-epsilon", "3", "--lineage-delta", "1e-6")
 BY_MONTH = ("--block", "day", "--block-by", "month", "--blocks")
-ONCE = ("--release", "class-sums", "--records-declared", "100", "--prediction-sets", "off", "--price", "rho:0.05")
-HEAD = ("--lam", "1")
+ONCE = ("class-sums", "--n", "100", "--prediction-sets", "off", "--rho", "0.05")
+HEAD = ("head", "--lam", "1")
 MONTHS = ("2026-09", "2026-10", "2026-11")
 
 
@@ -161,10 +161,10 @@ def refused(run, *arguments):
 
 def test_a_budget_of_blocks_is_needed_and_must_be_one(run):
     (run.folder / "r.csv").write_text(records("2026-09"))
-    words = [word for word in TRAIN if word not in ("--block-budget", "epsilon:3@1e-6")]
+    words = [word for word in TRAIN if word not in ("--lineage-epsilon", "3", "--lineage-delta", "1e-6")]
     base = (*words, *HEAD, "--unit", "who", "--data", "r.csv", "--out", "model", *BY_MONTH, "2026-09")
-    for more in ((), ("--block-budget", "3")):
-        assert "--block-budget" in refused(run, *base, *more).stderr
+    for more in ((), ("--lineage-epsilon", "3"), ("--lineage-epsilon", "-1", "--lineage-delta", "1e-6")):
+        assert "--lineage-epsilon" in refused(run, *base, *more).stderr
 
 
 def test_a_person_in_two_blocks_is_refused(run, train):
@@ -238,7 +238,7 @@ def test_a_service_takes_no_budget_for_a_lineage_with_blocks(run, train):
 
 def test_what_was_trained_on_without_blocks_is_the_unnamed_blocks_and_no_others(run, train):
     """Each block pays for its own records; a record of two would lose what both allow."""
-    plain = [word for word in TRAIN if word not in ("--block-budget", "epsilon:3@1e-6")]
+    plain = [word for word in TRAIN if word not in ("--lineage-epsilon", "3", "--lineage-delta", "1e-6")]
     train_plain = (*plain, *ONCE, "--unit", "who", "--data")
     (run.folder / "r.csv").write_text(records("2026-09", named=False))
     run(*train_plain, "r.csv", "--out", "plain")
@@ -267,12 +267,19 @@ def test_what_was_trained_on_without_blocks_is_the_unnamed_blocks_and_no_others(
 
 SHARING = """
 import sys
-from dpserve import BudgetExhausted, PrivateClassifier
-declared = {"bounds": {"age": (0, 120), "income": (0, 1e6)}, "classes": ["no", "yes"], "epsilon": 1, "delta": 1e-6}
-declared |= {"records_declared": 200, "release": "class-sums", "prediction_sets": "off", "unit": "who"}
-declared |= {"lineage": "sales", "block": "day", "block_by": "month", "block_budget": "epsilon:1.2@1e-6"}
+from dpserve import Blocks, BudgetExhausted, ClassSums, Lineage, PrivateClassifier, Schema
+blocks = Blocks(block="day", block_by="month", blocks=sys.argv[2])
+model = PrivateClassifier(
+    Schema(label="ok", bounds={"age": (0, 120), "income": (0, 1e6)}, classes=["no", "yes"], unit="who"),
+    epsilon=1,
+    delta=1e-6,
+    lineage=Lineage("sales", epsilon=1.2, delta=1e-6, blocks=blocks),
+    n=200,
+    kind=ClassSums(),
+    prediction_sets="off",
+)
 try:
-    PrivateClassifier(blocks=sys.argv[2], **declared).fit(sys.argv[1], "ok")
+    model.fit(sys.argv[1])
 except BudgetExhausted as refused:
     print("refused", refused)
 else:
@@ -307,8 +314,8 @@ def test_of_two_evaluations_at_once_that_share_a_block_it_pays_for_one(run, trai
     train("model", MONTHS[:1], kind=ONCE)
     run("export", "model", "--to", "safetensors")
     paid = left(run)
-    held = ("evaluate", "model", "--label", "ok", "--price", "epsilon:1@1e-6")
-    held += ("--block-budget", "epsilon:1.2@1e-6", *BY_MONTH)
+    held = ("evaluate", "model", "--label", "ok", "--epsilon", "1", "--delta", "1e-6")
+    held += ("--lineage-epsilon", "1.2", "--lineage-delta", "1e-6", *BY_MONTH)
     asked = []
     for name, months in (("a", MONTHS[1:2]), ("b", MONTHS[1:])):
         (run.folder / f"{name}.csv").write_text(records(*months))
@@ -363,18 +370,18 @@ def test_python_charges_each_fit_to_its_blocks(run, monkeypatch):
     path = run.folder / "months.csv"
     path.write_text(records(*MONTHS))
     declared = {"bounds": {"age": (0, 120), "income": (0, 1e6)}, "classes": ["no", "yes"], "epsilon": 1, "delta": 1e-6}
-    declared |= {"records_declared": 300, "release": "class-sums", "prediction_sets": "off", "unit": "who"}
-    declared |= {"lineage": "sales", "block": "day", "block_by": "month", "block_budget": "epsilon:1.2@1e-6"}
-    model = PrivateClassifier(blocks="2026-09,2026-10,2026-11", **declared).fit(path, "ok")
+    declared |= {"n": 300, "kind": "class-sums", "prediction_sets": "off", "unit": "who", "budget": (1.2, 1e-6)}
+    declared |= {"lineage": "sales", "block": "day", "block_by": "month"}
+    model = estimator(blocks="2026-09,2026-10,2026-11", **declared).fit(path, "ok")
     assert model.certificate_.blocks == MONTHS
     assert model.feature_names_in_.tolist() == ["age", "income"]
     before = left(run)
     assert len(set(before.values())) == 1
     with pytest.raises(dpserve.BudgetExhausted, match="the block 2026-09 of the lineage sales would pay"):
-        PrivateClassifier(blocks="2026-09,2026-10,2026-11", **declared).fit(path, "ok")
+        estimator(blocks="2026-09,2026-10,2026-11", **declared, again=True).fit(path, "ok")
     assert left(run) == before
-    with pytest.raises(ValueError, match="block_budget"):
-        PrivateClassifier(blocks="2026-09", **declared | {"block_budget": None}).fit(path, "ok")
+    with pytest.raises(ValueError, match=r"Lineage\(epsilon=\) is needed"):
+        estimator(blocks="2026-09", **declared | {"budget": None}).fit(path, "ok")
 
 
 def served_once(run, *bundles):
@@ -393,7 +400,7 @@ def test_what_is_refused_opens_no_block(run, train):
     train("both", MONTHS[:2], kind=ONCE)
     assert "the block 2026-09 of the lineage sales would pay" in run.fails("serve", "both")
     assert "2026-09" in run.fails("export", "both", "--to", "safetensors", "--out", "away")
-    dear = ("--release", "weights", "--lam", "1", "--price", "rho:3")
+    dear = ("weights", "--lam", "1", "--rho", "3")
     train("dear", MONTHS[2:], kind=dear)
     assert "the block 2026-11" in run.fails("serve", "dear")
     assert "2026-11" in run.fails("export", "dear", "--to", "safetensors", "--out", "away")
@@ -405,7 +412,7 @@ def test_a_budget_given_at_start_opens_the_lineages_that_have_no_blocks(run, tra
     budget = ("--rho", "0.5", "--delta", "1e-6")
     train("autumn", MONTHS[:2], kind=ONCE)
     assert "has blocks, which pay for what its models say" in run.fails("serve", "autumn", *budget)
-    run("train", "--data", "digits", "--release", "class-sums", "--price", "rho:0.1", "--out", "digits")
+    run("train", "--data", "digits", "class-sums", "--rho", "0.1", "--out", "digits")
     assert "the lineage digits has no budget yet" in run.fails("serve", "autumn", "digits", "--default", "digits")
     process, _ = run.start("autumn", "digits", "--default", "digits", *budget)
     process.terminate()

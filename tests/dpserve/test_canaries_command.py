@@ -16,7 +16,7 @@ def train(run):
 
 
 def test_a_model_with_canaries_says_what_was_promised_and_measured(train, run):
-    release = ("--release", "class-sums", *PRICE, "--canaries", "1000")
+    release = ("class-sums", *PRICE, "--canaries", "1000")
     printed = " ".join(train(*release, "--out", "model").stdout.split())
     assert "promised at most 2; measured at least" in printed
     shown = json.loads(run("inspect", "model", "--json").stdout)["canaries"]
@@ -35,9 +35,9 @@ def test_a_model_with_canaries_says_what_was_promised_and_measured(train, run):
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        (("--lam", "1"), 2, "audit service"),
-        (("--release", "dpsgd", *PRICE, "--records-declared", "100", "--hidden", "4"), 2, "linear head"),
-        (("--release", "class-sums", *PRICE, "--canaries", "3"), 2, "at least 64"),
+        (("head", "--lam", "1"), 2, "--canaries goes with dpserve train class-sums"),
+        (("dpsgd", *PRICE, "--n", "100", "--hidden", "4"), 2, "linear head"),
+        (("class-sums", *PRICE, "--canaries", "3"), 2, "at least 64"),
     ],
 )
 def test_canaries_are_refused_with_the_reason(train, arguments, status, reason):
@@ -47,7 +47,7 @@ def test_canaries_are_refused_with_the_reason(train, arguments, status, reason):
 
 
 def test_a_model_without_canaries_cannot_be_audited_by_them(train, run):
-    train("--release", "class-sums", *PRICE, "--out", "model")
+    train("class-sums", *PRICE, "--out", "model")
     assert "trained without canaries" in run.fails("audit", "release", "model")
     assert "canaries" not in json.loads(run("inspect", "model", "--json").stdout)
 
@@ -76,12 +76,12 @@ step.with_noise = lambda total, grid, words: half(total, with_noise(total, grid,
     [
         ("class-sums",),
         ("weights", "--lam", "1"),
-        ("dpsgd", "--records-declared", "100", "--steps", "40", "--sampling-rate", "0.5"),
+        ("dpsgd", "--n", "100", "--steps", "40", "--sampling-rate", "0.5"),
     ],
 )
 def test_a_run_with_half_of_its_noise_ends_with_status_3_and_no_bundle(run, train, release):
     """Without the fault the same command writes the bundle, except with a probability of 1e-9."""
-    options = ("--release", *release, *PRICE, "--canaries", "1000", "--out")
+    options = (*release, *PRICE, "--canaries", "1000", "--out")
     train(*options, "sound")
     assert (run.folder / "sound").is_dir()
     (run.folder / "fault").mkdir()

@@ -68,7 +68,7 @@ def test_the_shell_completes_names(run, bundle):
         ("dpserve clients show a", "alice"),
         ("dpserve inspect m", "model"),
         ("dpserve serve --mechanism lab", "label"),
-        ("dpserve train --release we", "weights"),
+        ("dpserve train we", "weights"),
     ):
         asked = {"_DPSERVE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
         done = subprocess.run([program], env=run.environment | asked, cwd=run.folder, capture_output=True, text=True)
@@ -77,19 +77,18 @@ def test_the_shell_completes_names(run, bundle):
 
 def test_options_stand_in_panels_with_those_most_people_need_first(run):
     printed = run("train", "--help").stdout
-    titles = [
-        "Options:",
-        "Reading rows:",
-        "Features:",
-        "--encoder:",
-        "For --release class-sums, weights or dpsgd:",
-        "For --release dpsgd:",
-    ]
-    places = [printed.index(f"\n{title}\n") for title in titles]
+    titles = ["What a training needs", "Kinds of models", "Other options, which 'dpserve train KIND --help' describes"]
+    places = [printed.index(f"\n{title}:\n") for title in titles]
     assert places == sorted(places)
-    needed, rest = printed[: places[1]], printed[places[1] :]
-    assert all(f"  {option} " in needed for option in ("--data", "--out", "--lineage", "--classes", "--release"))
-    assert all(f"  {option} " in rest for option in ("--lam", "--sampling-rate", "--bandwidth"))
+    needed, kinds, rest = (printed[start:end] for start, end in zip(places, [*places[1:], None], strict=True))
+    for option in ("--data", "--schema", "--epsilon", "--delta", "--n", "--lineage", "--out"):
+        assert f"  {option} " in needed
+    assert all(f"  {kind} " in kinds for kind in ("auto", "class-sums", "weights", "dpsgd", "head"))
+    assert all(option in rest for option in ("--label", "--bandwidth", "--encoder", "--prediction-sets"))
+    assert len(printed.splitlines()) <= 60
+    of_kind = run("train", "dpsgd", "--help").stdout
+    assert all(f"  {option} " in of_kind for option in ("--data", "--n", "--sampling-rate", "--bandwidth", "--label"))
+    assert "--lam" not in of_kind
     assert "\nThe owner's port:\n" in run("serve", "--help").stdout
 
 
@@ -176,6 +175,7 @@ def test_npz_and_every_feature_map(run):
             "0,1",
             "--bounds",
             "0:1",
+            "head",
             "--lam",
             1,
             "--features",
@@ -231,7 +231,6 @@ def test_wrong_training_is_explained(run, arguments, said):
         (["--cross-buckets", "9", "--features", "fourier"], "--cross-buckets", "goes with --features bins"),
         (["--cross-buckets", "20000"], "--cross-buckets", "must be at least 0 and at most 16384"),
         (["--lam", "0"], "--lam", "must be at least 1e-12"),
-        (["--budget", "x"], "--budget", "a price is written"),
         (["--lineage", "a b"], "--lineage", "must be letters, digits"),
         (["--bias", "2"], "--bias", "must be at least 0 and below 1"),
     ],
@@ -243,21 +242,21 @@ def test_a_wrong_option_of_training_is_wrong_usage(run, arguments, option, said)
     assert not (run.folder / "model").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("plan", "--n", "500", "--budget", "epsilon:1@1e-6"), "plan has no --budget: give the budget as --epsilon E"),
-        (("serve", "model", "--budget=epsilon:1@1e-6"), "serve has no --budget: give the budget as --epsilon E"),
-        (("clients", "add", "a", "--budget", "rho:1"), "add has no --budget: give the budget as --epsilon E"),
-        (("train", "--epsilon", "1"), "train has no --epsilon: give the budget as --budget epsilon:E@DELTA"),
-    ],
-)
-def test_a_budget_in_another_commands_words_is_told_this_ones(run, arguments, said):
-    assert said in " ".join(run(*arguments, status=2).stderr.split())
-
-
 def test_undeclared_classes_and_bounds_are_refused(run):
-    arguments = ["train", "--data", "own.csv", "--label", "ok", "--lam", "1", "--out", "model", "--lineage", "people"]
+    arguments = [
+        "train",
+        "--data",
+        "own.csv",
+        "--label",
+        "ok",
+        "head",
+        "--lam",
+        "1",
+        "--out",
+        "model",
+        "--lineage",
+        "people",
+    ]
     assert "declare the class names" in run.fails(*arguments)
     assert "declare public bounds" in run.fails(*arguments, "--classes", "no,yes")
 

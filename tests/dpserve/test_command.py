@@ -4,7 +4,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dpserve.commands.command import Group, Options, option
+from dpserve.commands.command import Group
+from dpserve.training.options import Options, option
 
 
 class Cake(Options):
@@ -52,7 +53,7 @@ def test_what_is_out_of_bounds_or_missing_is_wrong_usage(bake):
 def test_the_help_has_defaults_bounds_and_sections(bake):
     lines = bake("--help")[0].stdout.splitlines()
     options, tall = lines[: lines.index("Tall cakes:")], lines[lines.index("Tall cakes:") :]
-    assert any("--flour" in line and "1<=x<=500" in line and "required" in line for line in options)
+    assert any("--flour" in line and "[at least 1 and at most 500]" in line and "required" in line for line in options)
     assert any("--sugar" in line and "[default: 0.5]" in line for line in options)
     assert any("--layer" in line and "[default: one]" in line for line in tall)
 

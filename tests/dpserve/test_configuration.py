@@ -30,7 +30,7 @@ def write(home, text):
 def test_the_environment_stands_above_the_file(home, monkeypatch):
     write(home, '[serve]\nport = 9000\nhost = "::1"\nlargest-batch = 9\n')
     monkeypatch.setenv("DPSERVE_PORT", "9001")
-    found = ServeSettings.of_command_line({"workers": 2, "rho": None})
+    found = ServeSettings.of_words({"workers": 2, "rho": None})
     sources = found.sources({"workers": 2, "rho": None})
     assert (found.port, sources["port"]) == (9001, "environment DPSERVE_PORT")
     assert (found.host, sources["host"]) == ("::1", str(home / "dpserve.toml"))
@@ -58,15 +58,15 @@ def test_every_option_of_serve_may_stand_in_the_file_and_in_the_environment(home
         ("[serve]\nledger = 'x'\n", "nothing is called 'ledger' in \\[serve\\]"),
         ("xylophone = 1\n", "known are ledger, ledger-replicas, serve"),
         ("serve = 1\n", "must be a table"),
-        ("[serve]\nport = 'many'\n", "port = 'many': .*integer"),
-        ("[serve]\nprice = ['rho:1']\n", "price = .*string"),
+        ("[serve]\nport = 'many'\n", "port = 'many': .*whole number"),
+        ("[serve]\nprice = ['rho:1']\n", "price = .*must be a word"),
         ("[serve\n", "is not TOML"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_to_write(home, text, said):
     write(home, text)
     with pytest.raises(ConfigurationError, match=said) as caught:
-        ServeSettings.of_command_line({})
+        ServeSettings.of_words({})
     assert str(home) in str(caught.value)
 
 
@@ -74,10 +74,10 @@ def test_a_misspelt_variable_is_refused_and_a_foreign_one_is_not(monkeypatch):
     monkeypatch.setenv("DPSERVE_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("DPSERVE_DATA_DIR", "/data")
     monkeypatch.setenv("DPSERVE_ADMIN_KEY", "of twenty characters")
-    assert not ServeSettings.of_command_line({}).model_fields_set
+    assert not ServeSettings.of_words({}).model_fields_set
     monkeypatch.setenv("DPSERVE_EPSILOM", "3")
     with pytest.raises(ConfigurationError, match="did you mean DPSERVE_EPSILON"):
-        ServeSettings.of_command_line({})
+        ServeSettings.of_words({})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_misspelt_variable_is_refused_and_a_foreign_one_is_not(monkeypatch):
 def test_every_variable_that_is_read_is_missed_where_it_is_misspelt(monkeypatch, misspelt, meant):
     monkeypatch.setenv(misspelt, "redis://nowhere")
     with pytest.raises(ConfigurationError, match=f"did you mean {meant}\\?"):
-        ServeSettings.of_command_line({})
+        ServeSettings.of_words({})
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_every_variable_that_is_read_is_missed_where_it_is_misspelt(monkeypatch,
 )
 def test_what_other_programs_and_services_beside_a_pod_are_called_is_no_slip(monkeypatch, foreign, value):
     monkeypatch.setenv(f"DPSERVE_{foreign}", value)
-    assert not ServeSettings.of_command_line({}).model_fields_set
+    assert not ServeSettings.of_words({}).model_fields_set
 
 
 def test_every_command_refuses_a_misspelt_variable(run):
@@ -128,7 +128,7 @@ def test_every_command_refuses_a_misspelt_variable(run):
 def test_a_port_set_by_service_links_is_told_apart(monkeypatch):
     monkeypatch.setenv("DPSERVE_PORT", "tcp://10.0.0.1:8000")
     with pytest.raises(ConfigurationError, match="enableServiceLinks"):
-        ServeSettings.of_command_line({})
+        ServeSettings.of_words({})
 
 
 def test_one_budget_replaces_another(home, monkeypatch):
@@ -151,10 +151,10 @@ def test_paths_are_seen_from_the_file(home):
 
 
 def test_a_named_file_must_be_there(home, monkeypatch):
-    assert not ServeSettings.of_command_line({}).model_fields_set
+    assert not ServeSettings.of_words({}).model_fields_set
     monkeypatch.setenv("DPSERVE_CONFIG", str(home / "other.toml"))
     with pytest.raises(ConfigurationError, match="there is no file"):
-        ServeSettings.of_command_line({})
+        ServeSettings.of_words({})
     with pytest.raises(ConfigurationError, match="there is no file"):
         configuration.stated_ledger()
 

@@ -6,8 +6,9 @@ import httpx
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
-from dpserve import PrivateClassifier
+from dpserve import Features, Head, PrivateClassifier, Schema
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import run_training
 from dpserve.training.errors import WrongOption
@@ -55,7 +56,8 @@ def test_it_is_trained_inspected_planned_for_and_served(people):
 
 
 def test_its_weights_are_released_and_leave_in_a_file(people):
-    people(*training(people, "w", 200, "--release", "weights", "--price", "rho:0.1"))
+    words = ["weights" if word == "head" else word for word in training(people, "w", 200, "--rho", "0.1")]
+    people(*words)
     found = load_model(people.folder / "w").certificate
     assert (found.convexified.alpha, found.convexified.least_records) == (0.05, 200)
     assert found.weight_sensitivity == pytest.approx(
@@ -73,50 +75,21 @@ def test_fewer_records_than_declared_train_nothing_and_are_not_counted(people):
     assert not (people.folder / "m").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "option"),
-    [
-        ({"alpha": 0.1}, "alpha"),
-        ({"least_records": 100}, "least_records"),
-        ({"objective": "sum", "alpha": 0.1}, "alpha"),
-        ({"objective": "convexified", "least_records": 100}, "alpha"),
-        ({"objective": "convexified", "alpha": 1}, "least_records"),
-        ({"objective": "mean"}, "objective"),
-        ({"objective": "convexified", "alpha": 1, "least_records": 100, "release": "dpsgd", "lam": None}, "alpha"),
-        ({"objective": "convexified", "alpha": 1, "least_records": 100, "unit": "age"}, "unit"),
-        (
-            {"objective": "convexified", "alpha": 1, "least_records": 100, "budget": "rho:1", "records_declared": 100},
-            "budget",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch, given, option):
+def test_a_unit_has_no_convexified_objective(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    kind = Head(objective="convexified", alpha=1, least_records=100)
     with pytest.raises(WrongOption) as refused:
-        run_training(TrainOptions(**{"data": "digits", "out": tmp_path / "m", "lam": 1.0} | given))
-    assert refused.value.field == option
+        run_training(TrainOptions(data="digits", out=tmp_path / "m", unit="age"), Features(), kind)
+    assert refused.value.field == "unit"
     assert not (tmp_path / "m").exists()
-
-
-@pytest.mark.parametrize("alpha", [0.0, -1.0, 1e9])
-def test_an_alpha_without_a_bound_is_refused(tmp_path, monkeypatch, alpha):
-    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
-    with pytest.raises(WrongOption) as refused:
-        run_training(
-            TrainOptions(
-                data="digits", out=tmp_path / "m", lam=1.0, objective="convexified", alpha=alpha, least_records=9
-            )
-        )
-    assert refused.value.field == "alpha"
 
 
 def test_the_estimator_takes_it(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     a, b = np.random.default_rng(1).random((2, 120))
     table, y = pd.DataFrame({"a": a, "b": b}), np.where(a > 0.5, "yes", "no")
-    chosen = {"objective": "convexified", "alpha": 0.1, "least_records": 100, "lam": 1, "release": None}
-    made = PrivateClassifier(lineage="l", classes=["no", "yes"], bounds=(0, 1), **chosen).fit(table, y)
+    kind = Head(objective="convexified", alpha=0.1, least_records=100, lam=1)
+    made = PrivateClassifier(Schema(classes=["no", "yes"], bounds=(0, 1)), lineage="l", kind=kind).fit(table, y)
     assert made.certificate_.convexified.least_records == 100
-    few = PrivateClassifier(**{**made.get_params(), "least_records": 121})
     with pytest.raises(ValueError, match="fewer"):
-        few.fit(table, y)
+        clone(made).set_params(kind__least_records=121).fit(table, y)

@@ -1,4 +1,4 @@
-"""Every parameter that a user passes has a line in NumPy's form, which agrees with its declaration."""
+"""Every parameter that a user passes has a line in NumPy's form, or, of a value, is declared with one sentence."""
 
 import dataclasses
 import inspect
@@ -7,26 +7,27 @@ import re
 import pytest
 
 import dpserve
-from dpserve.training.feature_choice import FeatureChoice
-from dpserve.training.kinds.options import fields_of
-from dpserve.training.kinds.registry import option_fields, takers
-from dpserve.training.sets_choice import SetsChoice
+from dpserve.training.fit import Request
+from dpserve.training.options import Options, words_of
 
-IN_OTHER_UNITS = {"encoder"}
-"""Parameters whose Python value is not the option's: a path for a file's content."""
-LINE = re.compile(r"^ *(\w+) : (.+)$", re.MULTILINE)
+LINE = re.compile(r"^ *\**(\w+) : (.+)$", re.MULTILINE)
+PUBLIC = [getattr(dpserve, name) for name in dpserve.__all__]
 
 
 def _documented():
-    for name in dpserve.__all__:
-        thing = getattr(dpserve, name)
+    for thing in PUBLIC:
+        if not isinstance(thing, type):
+            yield pytest.param(thing, thing, id=thing.__name__)
+            continue
+        if issubclass(thing, Options):
+            continue
         methods = {each for each in dir(thing) if not each.startswith("_")} & {
             each for base in thing.__mro__ if base.__module__.startswith("dpserve") for each in vars(base)
         }
         for method in ("__init__", *sorted(methods)):
             function = inspect.unwrap(getattr(thing, method)) if callable(getattr(thing, method)) else None
             if function is not None and getattr(function, "__module__", "").startswith("dpserve"):
-                yield pytest.param(thing, function, id=f"{name}.{method}")
+                yield pytest.param(thing, function, id=f"{thing.__name__}.{method}")
 
 
 @pytest.mark.parametrize(("thing", "function"), list(_documented()))
@@ -43,24 +44,21 @@ def test_each_parameter_has_a_line(thing, function):
             assert f"default {parameter.default!r}".replace("'", '"') in lines[parameter.name]
 
 
+@pytest.mark.parametrize("options", [each for each in PUBLIC if isinstance(each, type) and issubclass(each, Options)])
+def test_each_field_of_a_value_is_declared_with_a_sentence(options):
+    assert options.__doc__
+    for name, field in options.model_fields.items():
+        assert str(field.description).endswith("."), name
+
+
 def test_the_lines_of_the_estimator_agree_with_the_declarations():
     text = " ".join(str(dpserve.PrivateClassifier.__doc__).split())
     lines = dict(LINE.findall(str(dpserve.PrivateClassifier.__doc__)))
-    parameters = set(inspect.signature(dpserve.PrivateClassifier).parameters) - IN_OTHER_UNITS
-    fields = {**fields_of(FeatureChoice), **fields_of(SetsChoice), **option_fields()}
-    declared = parameters & set(fields)
-    assert len(declared) > 20
-    for name in declared:
-        field = fields[name]
-        assert field.declared.sentence.rstrip(".") in text, name
-        assert all(f'"{word}"' in lines[name] for word in field.words), name
-        if field.declared.range_text:
-            assert field.declared.range_text in text, name
-        if name in option_fields():
-            assert f"For {', '.join(kind.name for kind in takers(name))}." in text, name
+    for name in ("n", "name", "prediction_sets"):
+        field = Request.model_fields[name]
+        assert str(field.description).rstrip(".") in text, name
+        assert all(f'"{word}"' in lines[name] for word in words_of(field)), name
 
 
-def test_every_option_of_a_kind_is_a_parameter_of_the_estimator():
-    parameters = set(inspect.signature(dpserve.PrivateClassifier).parameters)
-    assert set(option_fields()) - {"price"} <= parameters
-    assert set(fields_of(FeatureChoice)) - {"cross"} <= parameters
+def test_the_estimator_has_few_parameters():
+    assert len(inspect.signature(dpserve.PrivateClassifier).parameters) <= 12

@@ -1,4 +1,4 @@
-"""`dpserve train --release dpsgd` as an owner runs it."""
+"""`dpserve train dpsgd` as an owner runs it."""
 
 import json
 
@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 DPSGD = ["train", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--bounds", "age=0:120"]
-DPSGD += ["--bounds", "income=0:1e6", "--data", "own.csv", "--out", "model", "--release", "dpsgd"]
+DPSGD += ["--bounds", "income=0:1e6", "--data", "own.csv", "--out", "model", "dpsgd"]
 DPSGD += ["--lineage", "people"]
 
 
@@ -17,7 +17,7 @@ def own(run):
 
 
 def test_training_and_inspecting(own):
-    done = own(*DPSGD, "--price", "epsilon:1@1e-5", "--records-declared", "200", "--hidden", "8", "--steps", "5")
+    done = own(*DPSGD, "--epsilon", "1", "--delta", "1e-5", "--n", "200", "--hidden", "8", "--steps", "5")
     assert "dpserve serve model" in done.stdout
     assert "Poisson" not in done.stderr
     certificate = json.loads(own("inspect", "model", "--json").stdout)
@@ -31,7 +31,7 @@ def test_training_and_inspecting(own):
 
 
 def test_a_linear_head(own):
-    own(*DPSGD, "--price", "rho:0.1", "--records-declared", "200", "--steps", "2")
+    own(*DPSGD, "--rho", "0.1", "--n", "200", "--steps", "2")
     assert json.loads(own("inspect", "model", "--json").stdout)["hidden"] == []
 
 
@@ -43,26 +43,26 @@ def test_a_linear_head(own):
     ],
 )
 def test_what_has_no_proof_is_refused_with_the_reason(own, arguments, said):
-    assert said in own.fails(*DPSGD, "--price", "epsilon:1@1e-5", "--records-declared", "200", *arguments)
+    assert said in own.fails(*DPSGD, "--epsilon", "1", "--delta", "1e-5", "--n", "200", *arguments)
     assert not (own.folder / "model").exists()
 
 
 @pytest.mark.parametrize(("option", "value"), [("--sampling-rate", "1.5"), ("--activation", "sine"), ("--steps", "0")])
 def test_a_value_out_of_range_is_wrong_usage(own, option, value):
-    priced = ("--price", "epsilon:1@1e-5", "--records-declared", "200")
+    priced = ("--epsilon", "1", "--delta", "1e-5", "--n", "200")
     assert option in own(*DPSGD, *priced, option, value, status=2).stderr
     assert not (own.folder / "model").exists()
 
 
 def test_what_is_needed_is_asked_for(own):
-    assert "--price" in own(*DPSGD, "--records-declared", "200", status=2).stderr
-    assert "counting them" in own(*DPSGD, "--price", "rho:0.1", status=2).stderr
-    assert "goes with" in own(*DPSGD, "--price", "rho:0.1", "--records-declared", "9", "--lam", "1", status=2).stderr
+    assert "--epsilon" in own(*DPSGD, "--n", "200", status=2).stderr
+    assert "counting them" in own(*DPSGD, "--rho", "0.1", status=2).stderr
+    assert "goes with" in own(*DPSGD, "--rho", "0.1", "--n", "9", "--lam", "1", status=2).stderr
 
 
 def test_it_is_served_and_asked_again_at_no_cost(own):
     """A client pays for the model once, with its first answer; more answers are free and the same."""
-    own(*DPSGD, "--price", "epsilon:1@1e-5", "--records-declared", "200", "--steps", "5")
+    own(*DPSGD, "--epsilon", "1", "--delta", "1e-5", "--n", "200", "--steps", "5")
     process, address = own.start("model", "--port", 0, "--epsilon", 1, "--delta", 1e-5)
     try:
         key = own("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-5).stdout.strip()

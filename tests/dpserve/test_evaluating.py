@@ -18,9 +18,10 @@ ROWS = [f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else
 HEADER = "age,income,ok\n"
 TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
 TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people", "--out", "model")
-SUMS = ("--release", "class-sums", "--price", "epsilon:2@1e-5")
+SUMS = ("class-sums", "--epsilon", "2", "--delta", "1e-5")
 BUDGET = ("--epsilon", "6", "--delta", "1e-5")
-PRICE = ("--label", "ok", "--price", "rho:0.3")
+OPENING = ("--lineage-epsilon", "6", "--lineage-delta", "1e-5")
+PRICE = ("--label", "ok", "--rho", "0.3")
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def spent(run):
 
 def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(run, model):
     run("lineage", "set-budget", "model", *BUDGET)
-    said = run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *BUDGET).stdout
+    said = run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *OPENING).stdout
     assert "the lineage people was charged" in said
     assert "the lineage held was charged rho = 0.3 for the evaluation" in said
     assert "it may be published" in said
@@ -87,10 +88,10 @@ def test_an_evaluation_that_was_altered_or_does_not_follow_from_what_was_release
 
 
 def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):
-    said = run.fails("evaluate", "model", "--data", "r.csv", "--lineage", "held", *PRICE, *BUDGET)
+    said = run.fails("evaluate", "model", "--data", "r.csv", "--lineage", "held", *PRICE, *OPENING)
     assert "60 records are in the lineage 'people' as well" in said
     assert "add --lineage people" in said
-    run("evaluate", "model", "--data", "r.csv", *PRICE, *BUDGET)
+    run("evaluate", "model", "--data", "r.csv", *PRICE, *OPENING)
     assert list(spent(run)) == ["people"]
 
 
@@ -129,14 +130,14 @@ def test_what_cannot_be_charged_is_not_written(run, model):
 
 def test_a_head_whose_answers_are_paid_for_one_by_one_is_refused(run, bundle):
     (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
-    said = run.fails("evaluate", bundle, "--data", "held.csv", *PRICE, *BUDGET)
+    said = run.fails("evaluate", bundle, "--data", "held.csv", *PRICE, *OPENING)
     assert "Train a pay-once model" in said
 
 
 def test_rows_that_were_not_paid_for_are_not_noted_in_a_lineage(run, model):
     run("lineage", "set-budget", "model", *BUDGET)
     assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", "--lineage", "hedl", *PRICE)
-    run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *BUDGET)
+    run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *OPENING)
 
 
 def test_what_cannot_be_written_is_not_paid_for(run, model):
@@ -153,7 +154,17 @@ def test_one_lineage_pays_for_model_and_evaluation_together_or_for_neither(run, 
     assert spent(run) == {"people": 0}
     run("lineage", "set-budget", "people", "--rho", "100", "--delta", "1e-5", "--yes")
     refused = run.fails(
-        "evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, "--rho", "0.2", "--delta", "1e-5"
+        "evaluate",
+        "model",
+        "--data",
+        "held.csv",
+        "--lineage",
+        "held",
+        *PRICE,
+        "--lineage-epsilon",
+        "2",
+        "--lineage-delta",
+        "1e-5",
     )
     assert "nothing was charged for it" in refused
     assert spent(run) == {"people": 0}
@@ -179,7 +190,7 @@ def test_people_who_were_trained_on_are_found_among_the_held_out_rows(run, of_un
     """173 of 174 people of held-out rows were in training, with other records, and were taken for new ones."""
     (run.folder / "nameless.csv").write_text(HEADER + "".join(ROWS))
     assert "no column 'who'" in run.fails("evaluate", "model", "--data", "nameless.csv", *PRICE)
-    said = run.fails("evaluate", "model", "--data", "same.csv", "--lineage", "held", *PRICE, *BUDGET)
+    said = run.fails("evaluate", "model", "--data", "same.csv", "--lineage", "held", *PRICE, *OPENING)
     assert "20 units" in said
     assert "--lineage people" in said
     run("lineage", "set-budget", "model", *BUDGET, "--yes")
@@ -188,7 +199,7 @@ def test_people_who_were_trained_on_are_found_among_the_held_out_rows(run, of_un
 
 
 def test_an_evaluation_of_units_counts_each_once_and_its_lineage_keeps_them(run, of_units):
-    run("evaluate", "model", "--data", "others.csv", "--lineage", "held", *PRICE, *BUDGET)
+    run("evaluate", "model", "--data", "others.csv", "--lineage", "held", *PRICE, *OPENING)
     shown = json.loads(run("inspect", "model", "--json").stdout)["evaluation"]
     assert shown["unit"] == "who"
     assert "all records of one unit" in shown["assumptions"][0]
@@ -204,10 +215,10 @@ def test_an_evaluation_of_units_counts_each_once_and_its_lineage_keeps_them(run,
 def test_an_evaluation_is_drawn_with_what_it_reports(run, model):
     """Two classes and no prediction sets: calibration and ROC, side by side."""
     asked = ("evaluate", "model", "--data", "held.csv", *PRICE)
-    wrong = run(*asked, *BUDGET, "--report", "accuracy", "--plot", "e.png", status=2)
+    wrong = run(*asked, *OPENING, "--report", "accuracy", "--plot", "e.png", status=2)
     assert "none of these is reported" in wrong.stderr
     assert "has no budget yet" in run.fails(*asked, "--plot", "e.png")
-    run(*asked, *BUDGET, "--plot", "e.png")
+    run(*asked, *OPENING, "--plot", "e.png")
     image = Image.open(run.folder / "e.png")
     assert image.size == (840, 420)
     assert len(image.convert("L").getcolors()) > 10

@@ -9,11 +9,11 @@ from dpserve.training.kinds.loading import load_model
 from tests.command_line import ran
 
 TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
-TRAIN += ("--release", "class-sums", "--records-declared", "200", "--prediction-sets", "off", "--price", "rho:0.05")
+TRAIN += ("class-sums", "--n", "200", "--prediction-sets", "off", "--rho", "0.05")
 TRAIN += ("--unit", "who", "--lineage", "sales")
-BUDGET = ("--block-budget", "epsilon:6@1e-6")
+BUDGET = ("--lineage-epsilon", "6", "--lineage-delta", "1e-6")
 BY_MONTH = ("--block", "day", "--block-by", "month", "--blocks")
-PRICE = ("--label", "ok", "--price", "rho:0.1", "--report", "accuracy")
+PRICE = ("--label", "ok", "--rho", "0.1", "--report", "accuracy")
 TRAINED, NEW = ("2026-09", "2026-10"), "2026-11"
 
 
@@ -127,7 +127,7 @@ def test_a_block_that_is_spent_refuses_the_evaluation_and_nothing_is_charged_ope
 
 def test_new_blocks_that_could_not_pay_are_not_opened(run, table, certificate):
     del certificate
-    poor = ("--block-budget", "epsilon:0.5@1e-6")
+    poor = ("--lineage-epsilon", "0.5", "--lineage-delta", "1e-6")
     said = run.fails("evaluate", "model", "--data", table("new.csv", NEW), *PRICE, *BY_MONTH, NEW, *poor)
     assert f"the block {NEW} of the lineage sales would pay" in " ".join(said.split())
     assert lineages(run) == []
@@ -141,16 +141,14 @@ def test_new_blocks_that_could_not_pay_are_not_opened(run, table, certificate):
         (("--block-name", "x", "--block", "day", "--blocks", "x"), "takes the place of --block"),
         (("--block", "absent", "--blocks", "x"), "no column 'absent'"),
         ((*BY_MONTH, "november"), "'november' is no month"),
-        (("--ignore", "day", "--block-name", "x", "--epsilon", "3", "--delta", "1e-6"), "leave the lineage's own out"),
-        (("--ignore", "day", "--block-budget", "epsilon:3@1e-6"), "goes with --block"),
-        (("--ignore", "day", "--block-name", "x", "--block-budget", "3"), "--block-budget"),
+        (("--ignore", "day", "--block-name", "x", "--lineage-epsilon", "3"), "--lineage-epsilon"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_blocks_that_are_declared_wrongly_charge_nothing(run, table, certificate, wrong, says):
     del certificate
     table("new.csv", NEW, "2026-12")
-    budget = () if "--block-budget" in wrong or wrong == ("--ignore", "day") else BUDGET
+    budget = () if "--lineage-epsilon" in wrong or wrong == ("--ignore", "day") else BUDGET
     words = ["evaluate", "model", "--data", "new.csv", *PRICE, *wrong, *budget]
     done = ran(words, run.folder, run.environment)
     assert done.returncode in (1, 2), done.stdout

@@ -15,7 +15,7 @@ CSV = "age,income,ok\n" + "".join(
 TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
 TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people", "--out", "model")
 ROWS = np.array([[30.0, 9000.0], [75.0, 55_000.0]])
-SUMS = ("--release", "class-sums", "--price", "epsilon:2@1e-5")
+SUMS = ("class-sums", "--epsilon", "2", "--delta", "1e-5")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_without_a_budget_nothing_is_written_and_it_is_said_how_to_give_one(run,
 
 
 def test_a_model_that_is_not_private_is_refused(run, train):
-    train("--lam", "1")
+    train("head", "--lam", "1")
     said = run.fails("export", "model", "--to", "onnx")
     assert "not private" in said
     assert "train a pay-once model" in said
@@ -92,9 +92,9 @@ def test_a_bundle_of_another_version_is_refused(run, train, budget):
     train(*SUMS)
     budget()
     certificate = run.folder / "model" / "certificate.json"
-    certificate.write_text(certificate.read_text().replace('"format_version": 3', '"format_version": 2'))
+    certificate.write_text(certificate.read_text().replace('"format_version": 4', '"format_version": 3'))
     said = run.fails("export", "model", "--to", "onnx")
-    assert "is a bundle of format 2, and this version of dpserve reads format 3" in said
+    assert "is a bundle of format 3, and this version of dpserve reads format 4" in said
     assert "train again" in said
     assert files(run) == set()
     assert spent(run) == 0

@@ -15,7 +15,7 @@ CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60) + index},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(300)
 )
 TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
-TRAIN += ("--bounds", "income=0:1e6", "--release", "class-sums", "--price", "rho:0.1")
+TRAIN += ("--bounds", "income=0:1e6", "class-sums", "--rho", "0.1")
 BUDGET = ("--rho", "1", "--delta", "1e-5")
 
 KILLED = """

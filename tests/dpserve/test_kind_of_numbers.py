@@ -14,8 +14,8 @@ from tests.dpserve.test_another_kind import in_a_new_process, run  # noqa: F401 
 ROWS = [[30.0], [75.0]]
 RATINGS = [1 + place % 5 for place in range(200)]
 TRAIN = ("train", "--data", "rated.csv", "--label", "stars", "--classes", "1,2,3,4,5", "--lineage", "guests")
-TRAIN += ("--bounds", "age=0:120", "--release", "ratings")
-PRICED = (*TRAIN, "--price", "rho:0.1", "--records-declared", 200)
+TRAIN += ("--bounds", "age=0:120", "ratings")
+PRICED = (*TRAIN, "--rho", "0.1", "--n", 200)
 
 
 @pytest.fixture
@@ -77,19 +77,18 @@ def test_what_takes_classes_refuses_it_with_the_reason(run, model):  # noqa: F81
     in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
     assert "no probabilities of classes" in refused("export", "model", "--to", "onnx")
     held_out = ("--data", "rated.csv", "--label", "stars", "--lineage", "others")
-    assert "no probabilities of classes" in refused("evaluate", "model", *held_out, "--price", "rho:0.1")
-    budget = (*TRAIN, "--records-declared", 200, "--budget", "rho:0.1", "--out", "planned")
-    assert "'ratings'" in refused(*budget)
+    assert "no probabilities of classes" in refused("evaluate", "model", *held_out, "--rho", "0.1")
     files = ("--members", "rated.csv", "--non-members", "rated.csv", "--label", "stars")
     assert "mean_rating" in refused("attack", "model", *files)
     program = """
-from dpserve import PrivateClassifier
+from dpserve import Lineage, PrivateClassifier, Schema
+from noisy_ratings.kind import Ratings
 PrivateClassifier(
-    lineage="guests", lineage_budget=(3, 1e-6), release="ratings", epsilon=1, delta=1e-6, records_declared=2,
-    classes=["1", "2"], bounds=(0, 1),
+    Schema(classes=["1", "2"], bounds=(0, 1)),
+    lineage=Lineage("guests", epsilon=3, delta=1e-6), kind=Ratings(), epsilon=1, delta=1e-6, n=2,
 ).fit([[0.5], [0.5]], ["1", "2"])
 """
-    assert "release='ratings'" in run_python(run, program)
+    assert "kind=Ratings()" in run_python(run, program)
 
 
 def run_python(run, program):  # noqa: F811

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from dpserve import PrivateClassifier
 from dpserve.accounting.messages import spelled
 from dpserve.cli import app
 from dpserve.training.errors import TrainingError
 from dpserve.wording import as_flag
+from tests.dpserve.estimators import estimator
 
 GENERATOR = np.random.default_rng(0)
 N = 300
@@ -25,7 +25,7 @@ FRAME = pd.DataFrame(
 )
 BOUNDS = ("--bounds", "miles=0:60", "--bounds", "age=0:120", "--bounds", "pressure=50:250")
 CLASSES = ("--classes", "no,yes")
-TRAIN = ("train", "--label", "ok", "--ignore", "person", *CLASSES, *BOUNDS, "--lam", "1")
+TRAIN = ("train", "--label", "ok", "--ignore", "person", *CLASSES, *BOUNDS, "head", "--lam", "1")
 NAMELESS = FRAME.drop(columns="person")
 TRAIN_NAMELESS = tuple(word for word in TRAIN if word not in ("--ignore", "person"))
 
@@ -58,8 +58,13 @@ def test_private_rows_are_not_taken_as_public_ones(owner):
     budget = ("--epsilon", "3", "--delta", "1e-6", "--label", "ok")
     done = owner(NAMELESS[::2], "plan", *budget, "--class-names", "no,yes", *BOUNDS, option="--public", kind="parquet")
     assert "holds private records of the lineage 'people'" in str(done.exception)
-    chosen = [word for word in TRAIN_NAMELESS if word not in ("--lam", "1")] + ["--budget", "epsilon:1@1e-5"]
-    chosen += ["--records-declared", "300", "--lineage", "people", "--out", str(owner.folder / "chosen")]
+    chosen = [word for word in TRAIN_NAMELESS if word not in ("head", "--lam", "1")] + [
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-5",
+    ]
+    chosen += ["--n", "300", "--lineage", "people", "--out", str(owner.folder / "chosen")]
     NAMELESS[::2].to_csv(owner.folder / "public.csv", index=False)
     done = owner(NAMELESS, *chosen, "--public", str(owner.folder / "public.csv"))
     assert "public.csv holds private records of the lineage 'people'" in str(done.exception)
@@ -70,9 +75,9 @@ def test_an_id_is_no_feature_and_every_record_has_one(owner):
         FRAME.assign(person=["", *FRAME["person"][1:]]), *TRAIN, "--id", "person", "--lineage", "people", "--out", "m"
     )
     assert "line 2, column 'person': the record has no id" in str(done.exception)
-    model = PrivateClassifier(
+    model = estimator(
         lineage="people",
-        release=None,
+        kind="head",
         lam=1.0,
         id="person",
         classes=["no", "yes"],
@@ -111,13 +116,13 @@ def test_the_advice_for_an_overlap_leads_somewhere_and_never_in_a_circle(owner):
 
 
 def test_an_evaluation_of_rows_of_two_lineages_names_neither(owner):
-    released = [word for word in TRAIN_NAMELESS if word not in ("--lam", "1")]
-    priced = ("--release", "class-sums", "--price", "epsilon:2@1e-5")
+    released = [word for word in TRAIN_NAMELESS if word not in ("head", "--lam", "1")]
+    priced = ("class-sums", "--epsilon", "2", "--delta", "1e-5")
     model = owner.trained(NAMELESS[:100], *released, *priced)
     owner.trained(NAMELESS[100:200], *released, *priced, lineage="others")
-    evaluate = ("evaluate", model, "--label", "ok", "--price", "rho:0.1", "--out", owner.folder / "evaluation.json")
-    both = owner(NAMELESS[50:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
+    evaluate = ("evaluate", model, "--label", "ok", "--rho", "0.1", "--out", owner.folder / "evaluation.json")
+    both = owner(NAMELESS[50:150], *evaluate, "--lineage", "held", "--lineage-epsilon", "6", "--lineage-delta", "1e-5")
     assert "'others'" in str(both.exception)
     assert "--lineage" not in spelled(both.exception, as_flag)
-    one = owner(NAMELESS[100:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
+    one = owner(NAMELESS[100:150], *evaluate, "--lineage", "held", "--lineage-epsilon", "6", "--lineage-delta", "1e-5")
     assert "--lineage others" in spelled(one.exception, as_flag)

@@ -8,6 +8,7 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from dpserve.accounting.budgets import Budget
+from dpserve.accounting.picorho import to_rho
 from dpserve.cli import app
 from dpserve.mechanisms.registry import priced
 from dpserve.training.kinds.loading import load_model
@@ -84,7 +85,7 @@ def neighbours_trained(folder):
     np.savez(folder / "public.npz", X=X[300:], y=y[300:])
     for name, records in (("with", slice(0, 300)), ("without", slice(1, 300))):
         np.savez(folder / f"{name}.npz", X=X[records], y=y[records])
-        words = ["train", "--data", folder / f"{name}.npz", "--classes", "0,1", "--bounds", "0:1", "--lam", 3]
+        words = ["train", "--data", folder / f"{name}.npz", "--classes", "0,1", "--bounds", "0:1", "head", "--lam", 3]
         home = {"DPSERVE_HOME": str(folder / f"home-{name}"), "COLUMNS": "200"}
         done = CliRunner().invoke(app, [*map(str, words), "--lineage", "a", "--out", str(folder / name)], env=home)
         assert done.exit_code == 0, done.output + str(done.exception)
@@ -136,7 +137,8 @@ def test_choosing_before_training_by_rule(run):
 
     assert found["recommended"] == "dpsgd-quantiles"
     assert (found["estimates"], found["answers"]) == ([], None)
-    assert "--release dpsgd --price rho:0.0359" in found["command"]
+    assert "dpserve train dpsgd --data FILE" in found["command"]
+    assert "--epsilon 1 --delta 1e-5 --n 20000" in found["command"]
     assert "--features quantiles" in found["command"]
     said = " ".join(run(*asked).stdout.split())
     assert "Recommended: DP-SGD, linear head, cuts at quantiles, by rule; n = 20,000 and C = 2" in said
@@ -178,14 +180,13 @@ def test_choosing_refuses_in_one_sentence(tmp_path, arguments, said):
 def test_training_follows_the_planner(tmp_path):
     """Without public rows the rule chooses; its options and nobody else's are used."""
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
-    train = ["train", "--data", "digits", "--out", str(tmp_path / "model"), "--budget", "epsilon:1@1e-5"]
+    train = ["train", "--data", "digits", "--out", str(tmp_path / "model"), "--epsilon", "1", "--delta", "1e-5"]
 
     def trained(*arguments):
         return CliRunner().invoke(app, [*train, *map(str, arguments)], env=home)
 
-    assert "chooses the mechanism and its options: leave --lam out" in " ".join(trained("--lam", 1).output.split())
-    assert "--records-declared" in trained().output
-    done = trained("--records-declared", 1437, "--queries", 1000)
+    assert "Invalid value for --n: is needed" in trained().output
+    done = trained("--n", 1437, "--queries", 1000)
     assert done.exit_code == 0, done.output
     assert "Chosen: DP-SGD, linear head, by rule; " in done.output
     certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
@@ -193,7 +194,7 @@ def test_training_follows_the_planner(tmp_path):
     assert certificate["feature_map"]["kind"] == "identity"
     assert "--epsilon 1 --delta 1e-5" in done.output
     refused = CliRunner().invoke(app, [*train[:3], "--out", str(tmp_path / "other"), "--queries", "5"], env=home)
-    assert "goes with --budget" in refused.output
+    assert "Invalid value for --epsilon: is needed" in refused.output
 
 
 @pytest.mark.parametrize("cross", [("--cross", "a:b"), ("--cross-buckets", "64")])
@@ -204,7 +205,7 @@ def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path, cross):
     lines = [f"{a:.4f},{b:.4f},{'same' if (a > 0.5) == (b > 0.5) else 'other'}" for a, b in X]
     (tmp_path / "own.csv").write_text("\n".join(["a,b,outcome", *lines]))
     arguments = ["--data", tmp_path / "own.csv", "--label", "outcome", "--classes", "same,other", "--bounds", "a=0:1"]
-    arguments += ["--bounds", "b=0:1", "--lineage", "own", "--budget", "epsilon:4@1e-5", "--records-declared", 4000]
+    arguments += ["--bounds", "b=0:1", "--lineage", "own", "--epsilon", "4", "--delta", "1e-5", "--n", 4000]
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
     done = CliRunner().invoke(app, ["train", *map(str, arguments), *cross, "--out", str(tmp_path / "model")], env=home)
     assert done.exit_code == 0, done.output + str(done.exception)
@@ -231,39 +232,27 @@ def test_public_rows_speak_for_crosses_and_the_printed_command_trains_on_them(tm
 
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
     train = ["train", "--data", str(tmp_path / "own.csv"), "--classes", "same,other", *declared, "--lineage", "own"]
-    train += ["--public", str(tmp_path / "public.csv"), "--budget", "epsilon:4@1e-5", "--records-declared", "2000"]
+    train += ["--public", str(tmp_path / "public.csv"), "--epsilon", "4", "--delta", "1e-5", "--n", "2000"]
     done = CliRunner().invoke(app, [*train, "--out", str(tmp_path / "model")], env=home)
     assert done.exit_code == 0, done.output + str(done.exception)
     made = json.loads((tmp_path / "model" / "certificate.json").read_text())["feature_map"]
     assert (made["kind"], made["cross_buckets"], made["cross_cells"]) == ("bins", 4096, 512)
 
 
-def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
-    """A refusal says what to leave out or to add; a model that is made costs the budget."""
+def test_what_the_planner_chooses_is_not_chosen_beside_it(tmp_path):
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    train = ["train", "--data", "digits", "--budget", "epsilon:1@1e-5", "--records-declared", "1437"]
-
-    def trained(*arguments):
-        done = CliRunner().invoke(app, [*train, *arguments], env=home)
-        return done, " ".join((done.output + str(done.exception or "")).split())
-
+    train = ["train", "--data", "digits", "--epsilon", "1", "--delta", "1e-5", "--n", "1437", "--out", "none"]
     for arguments, said in (
-        (("--release", "shouts"), "must be one of class-sums, weights, dpsgd, not 'shouts'"),
-        (("--release", "class-sums", "--features", "fourier"), "on Fourier features there are rules for dpsgd"),
-        (("--release", "weights", "--lam", "3"), "chooses the options: leave --lam out"),
-        (("--release", "weights", "--public", "digits"), "leave --release out"),
-        (("--features", "fourier"), "chooses the mechanism and its options: leave --features out"),
-        (("--features", "quantiles"), "chooses the mechanism and its options: leave --features out"),
-        (("--quantile-share", "0.1"), "chooses the mechanism and its options: leave --quantile-share out"),
-        (("--release", "weights", "--bias", "0.5"), "chooses the options: leave --bias out"),
+        (("--features", "fourier"), "auto chooses the features, too: leave --features out"),
+        (("--features", "quantiles"), "auto chooses the features, too: leave --features out"),
+        (("--quantile-share", "0.1"), "auto chooses the features, too: leave --quantile-share out"),
+        (("--bias", "0.5"), "auto chooses the features, too: leave --bias out"),
+        (("weights", "--public", "digits"), "--public goes with dpserve train auto, not weights"),
+        (("--lam", "3"), "--lam goes with dpserve train weights or dpserve train head, not auto"),
     ):
-        done, found = trained(*arguments, "--out", str(tmp_path / "none"))
-        assert done.exit_code != 0
-        assert said in found
-    done, found = trained("--release", "class-sums", "--out", str(tmp_path / "sums"))
-    assert done.exit_code == 0, found
-    assert "class sums, as you asked" in found
-    assert json.loads((tmp_path / "sums" / "certificate.json").read_text())["release"] == "class-sums"
+        done = CliRunner().invoke(app, [*train, *arguments], env=home)
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
 
 
 def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
@@ -271,7 +260,7 @@ def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 432)), y=generator.integers(2, size=60))
     train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
-    train += ["--image-shape", "12,12,3", "--budget", "epsilon:1@1e-5", "--records-declared", "60"]
+    train += ["--image-shape", "12,12,3", "--epsilon", "1", "--delta", "1e-5", "--n", "60"]
 
     def trained(name, *arguments):
         done = CliRunner().invoke(app, [*train, *arguments, "--out", str(tmp_path / name)], env=home)
@@ -285,7 +274,7 @@ def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
     assert certificate["feature_map"]["kind"] == "hog"
     assert certificate["feature_map"]["image_shape"] == [12, 12, 3]
     assert "centred" not in certificate["feature_map"]
-    _, certificate = trained("asked", "--release", "class-sums")
+    _, certificate = trained("asked", "class-sums")
     assert certificate["feature_map"]["kind"] == "hog"
     assert "centred" not in certificate["feature_map"]
 
@@ -294,7 +283,7 @@ def test_an_owner_s_map_of_images_goes_with_a_budget_and_with_its_own_options(tm
     generator, home = np.random.default_rng(0), {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
     np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 144)), y=generator.integers(2, size=60))
     train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
-    train += ["--budget", "epsilon:1@1e-5", "--records-declared", "60", "--features", "hog-fourier"]
+    train += ["--epsilon", "1", "--delta", "1e-5", "--n", "60", "--features", "hog-fourier"]
     train += ["--random-features", "20", "--out", str(tmp_path / "model")]
     refused = CliRunner().invoke(app, train, env=home)
     assert refused.exit_code == 2
@@ -313,7 +302,7 @@ def test_only_images_whose_answers_get_noise_are_centred(tmp_path, features):
     np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 144)), y=generator.integers(2, size=60))
     train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
     train += ["--image-shape", "12,12", "--lam", "10", "--features", features]
-    for name, more in {"head": (), "weights": ("--release", "weights", "--price", "rho:1")}.items():
+    for name, more in {"head": ("head",), "weights": ("weights", "--rho", "1")}.items():
         out = tmp_path / name
         done = CliRunner().invoke(app, [*train, *more, "--out", str(out)], env={"DPSERVE_HOME": str(tmp_path / "home")})
         assert done.exit_code == 0, done.output
@@ -324,14 +313,17 @@ def test_only_images_whose_answers_get_noise_are_centred(tmp_path, features):
 def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(tmp_path):
     asked = ["--n", 60_000, "--epsilon", 1, "--delta", 1e-5]
     images = words_of(tmp_path, *asked, "--classes", 10, "--image-shape", "28,28")
-    assert "--out MODEL --image-shape 28,28 --release dpsgd --price rho:0.035921474698" in images
+    assert "dpserve train dpsgd --data FILE --lineage NAME --out MODEL --epsilon 1 --delta 1e-5 --n 60000" in images
+    assert "--image-shape 28,28" in images
     fields = [{"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}}]
     fields.append({"name": "outcome", "type": "string", "constraints": {"enum": ["ill", "well"]}})
     (tmp_path / "schema.json").write_text(json.dumps({"fields": fields}))
     declared = ["--schema", tmp_path / "schema.json", "--label", "outcome"]
     table = words_of(tmp_path, *asked, *declared)
     assert "--features quantiles" in table
-    assert f"dpserve train --data FILE --schema {tmp_path / 'schema.json'} --label outcome --lineage NAME" in table
+    assert (
+        f"dpserve train dpsgd --data FILE --schema {tmp_path / 'schema.json'} --label outcome --lineage NAME" in table
+    )
     assert "takes the place of --classes" in words_of(tmp_path, *asked, *declared, "--classes", 2)
 
 
@@ -352,25 +344,22 @@ def test_public_images_speak_for_shades_and_the_printed_command_trains_on_them(t
     assert "--features hog-fourier --random-features 1000 --bandwidth 0.5" in said
 
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    train = ["train", "--data", str(tmp_path / "own.npz"), *declared, "--lineage", "a", "--records-declared", "400"]
-    train += ["--public", str(tmp_path / "public.npz"), "--budget", "epsilon:4@1e-5", "--out", str(tmp_path / "model")]
+    train = ["train", "--data", str(tmp_path / "own.npz"), *declared, "--lineage", "a", "--n", "400"]
+    train += [
+        "--public",
+        str(tmp_path / "public.npz"),
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-5",
+        "--out",
+        str(tmp_path / "model"),
+    ]
     done = CliRunner().invoke(app, train, env=home)
     assert done.exit_code == 0, done.output
     made = json.loads((tmp_path / "model" / "certificate.json").read_text())["feature_map"]
     assert made["kind"] == "hog-fourier"
     assert (made["random_features"], made["bandwidth"], made["image_shape"]) == (1000, 0.5, [12, 12, 1])
-
-
-def test_the_owner_s_own_network_goes_with_a_budget(tmp_path):
-    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    train = ["train", "--data", "digits", "--budget", "epsilon:4@1e-5", "--records-declared", "1437"]
-
-    def certified(name, *arguments):
-        done = CliRunner().invoke(app, [*train, *arguments, "--out", str(tmp_path / name)], env=home)
-        assert done.exit_code == 0, done.output + str(done.exception)
-        return json.loads((tmp_path / name / "certificate.json").read_text())
-
-    assert certified("wide", "--release", "dpsgd", "--hidden", "16")["hidden"] == [16]
 
 
 def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
@@ -383,7 +372,7 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
     np.savez(tmp_path / "public.npz", X=other, y=(other[:, 0] > 0.5).astype(int))
     train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1"]
     train += ["--lineage", "a"]
-    budget = ["--budget", "epsilon:1@1e-5", "--records-declared", "80", "--public", str(tmp_path / "public.npz")]
+    budget = ["--epsilon", "1", "--delta", "1e-5", "--n", "80", "--public", str(tmp_path / "public.npz")]
     done = CliRunner().invoke(app, [*train, *budget, "--out", str(tmp_path / "model")], env=home)
     assert "holds private records of the lineage 'a': 1 of its rows as they are" in str(done.exception)
 
@@ -404,21 +393,23 @@ def test_public_rows_beyond_the_bounds_are_clipped_where_that_is_asked(run):
 
 
 def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
-    budget = ("--block-budget", "rho:0.3", "--n", 40_000, "--classes", 2)
+    budget = ("--epsilon", 3, "--delta", 1e-6, "--n", 40_000, "--classes", 2)
     found = planned(run, "plan", "--retrain", 4, "--window", 3, *budget)
-    assert found["price"] == 10**11
+    assert found["price"] == Budget.from_epsilon_delta(3, 1e-6, "gaussian").limit // 3
     assert [(each["first"], each["last"]) for each in found["retrainings"]] == [(1, 1), (1, 2), (1, 3), (2, 4)]
-    assert "give each rho:0.1," in run("plan", "--retrain", "quarter", "--window", 3, *budget).stdout
+    assert (
+        f"give each rho = {to_rho(found['price'])!r},"
+        in run("plan", "--retrain", "quarter", "--window", 3, *budget).stdout
+    )
     assert "--block COLUMN --blocks NAMES-OF-3 --leave-out-other-blocks yes" in found["command"]
-    assert "--budget rho:0.1 " in found["command"]
+    assert f"--lineage-epsilon 3 --lineage-delta 1e-6 --rho {to_rho(found['price'])!r} " in found["command"]
     monthly = run("plan", "--retrain", "month", "--window", 1, *budget).stdout
     assert "Next, for each: dpserve train --data FILE --block COLUMN --block-by month --blocks NAME " in monthly
     for wrong in (
         ("--retrain", "never", *budget),
         ("--retrain", 4, "--n", 100, "--classes", 2),
-        ("--retrain", 4, *budget, "--epsilon", 1, "--delta", 1e-5),
+        ("--retrain", 4, "--rho", 0.3, "--delta", 1e-5, "--n", 100, "--classes", 2),
         ("--retrain", 4, *budget, "--queries", 10),
-        budget,
     ):
         run("plan", *wrong, status=2)
 

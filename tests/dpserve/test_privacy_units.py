@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from dpserve import PrivateClassifier
+from tests.dpserve.estimators import estimator
 
 HEADER = "age,income,person,ok\n"
 
@@ -18,13 +18,13 @@ def rows(people, first=0):
     )
 
 
-TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "income=0:1e6", "--lam", "1")
+TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "income=0:1e6", "head", "--lam", "1")
 AGE = ("--bounds", "age=0:120")
 BY_PERSON = (*TRAIN, *AGE, "--unit", "person")
 BY_RECORD = (*TRAIN, *AGE, "--ignore", "person")
 BY_AGE = (*TRAIN, "--ignore", "person", "--unit", "age")
 BUDGET = ("--epsilon", "3", "--delta", "1e-6", "--price", "rho:0.001")
-SUMS = ("--release", "class-sums", "--price", "rho:0.1")
+SUMS = ("class-sums", "--rho", "0.1")
 """In place of --lam 1."""
 
 
@@ -43,7 +43,7 @@ def forget_trained(run):
 
 
 def without_lam(arguments):
-    return tuple(each for each in arguments if each not in ("--lam", "1"))
+    return tuple(each for each in arguments if each not in ("head", "--lam", "1"))
 
 
 def test_one_lineage_trains_models_of_one_unit(people):
@@ -75,7 +75,7 @@ def test_a_bundle_of_another_unit_is_served_from_no_ledger_of_the_lineage(people
 def test_what_a_lineage_does_not_pay_for_settles_no_unit(people):
     people(*without_lam(BY_RECORD), *SUMS, "--data", "a.csv", "--lineage", "l", "--out", "small")
     forget_trained(people)
-    dear = ("--release", "class-sums", "--price", "rho:1")
+    dear = ("class-sums", "--rho", "1")
     people(*without_lam(BY_PERSON), *dear, "--data", "b.csv", "--lineage", "l", "--out", "dear")
     people("lineage", "set-budget", "small", "--rho", "0.5", "--delta", "1e-6")
     for refused in (("export", "dear", "--to", "safetensors"), ("serve", "dear"), ("serve", "small", "dear")):
@@ -93,23 +93,23 @@ def test_an_estimator_of_another_unit_is_not_fitted(people, monkeypatch, tmp_pat
         "lineage": "l",
         "epsilon": 1,
         "delta": 1e-6,
-        "release": "class-sums",
+        "kind": "class-sums",
         "classes": ["no", "yes"],
-        "lineage_budget": (6, 1e-6),
+        "budget": (6, 1e-6),
     }
     frame, other = (pd.read_csv(people.folder / name) for name in ("a.csv", "b.csv"))
     bounds = {"age": (0, 120), "income": (0, 1e6)}
-    first = PrivateClassifier(**declared, bounds=bounds, unit="person").fit(frame, "ok")
-    again = PrivateClassifier(**declared, bounds=bounds, unit="person").fit(other, "ok")
+    first = estimator(**declared, bounds=bounds, unit="person").fit(frame, "ok")
+    again = estimator(**declared, bounds=bounds, unit="person", again=True).fit(other, "ok")
     assert first.charged_rho_ == again.charged_rho_ > 0
     for unit, ignore in ((None, ["person"]), ("age", ["person"])):
         limits = {name: each for name, each in bounds.items() if name != unit}
         with pytest.raises(ValueError, match="the lineage l protects"):
-            PrivateClassifier(**declared, bounds=limits, unit=unit, ignore=ignore).fit(other, "ok")
+            estimator(**declared, bounds=limits, unit=unit, ignore=ignore, again=True).fit(other, "ok")
 
 
 def test_a_budget_plans_for_units(people):
-    budget = ("--budget", "epsilon:4@1e-5", "--records-declared", "6", "--lineage", "l")
+    budget = ("--epsilon", "4", "--delta", "1e-5", "--n", "6", "--lineage", "l")
     said = people(*without_lam(BY_PERSON), "--data", "a.csv", *budget, "--out", "m").stdout
     assert "n = 6 and C = 2" in " ".join(said.split())
     assert json.loads(people("inspect", "m", "--json").stdout)["unit"] == "person"
@@ -126,7 +126,7 @@ def test_a_model_of_a_schema_protects_units_by_a_column_that_the_schema_lacks(pe
     (people.folder / "schema.json").write_text(json.dumps(schema))
     trained = people(
         *("train", "--data", "b.csv", "--label", "ok", "--schema", "schema.json", "--unit", "person"),
-        *("--budget", "rho:0.5", "--records-declared", "200", "--lineage", "l", "--out", "m"),
+        *("--rho", "0.5", "--n", "200", "--lineage", "l", "--out", "m"),
     )
     assert "Wrote the bundle m" in trained.stdout
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from dpserve.commands import console
-from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.training.features.rules import feature_map
 from dpserve.training.inputs.digits import load_digits
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.registry import train_and_save, trainable_kinds
-from dpserve.training.planning.recommendation import of_kind
+from dpserve.training.kinds.registry import kind_named, train_and_save, trainable_kinds
 
 N, COLUMNS = 6000, 10
 DECLARATION = Declaration(
@@ -71,9 +70,9 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     In six runs of each the log loss was at most 0.68 of that of the shares, with a standard deviation below 0.015.
     """
     records, X, y = request.getfixturevalue(data)
-    chosen = of_kind(kind).training_options(len(records), whole_picorho("epsilon:3@1e-5"), None)
-    chosen_map, home = feature_map("identity", records.declaration), tmp_path / "home"
-    train_and_save(kind, Job(records, "m", "l", chosen_map, tmp_path / "m", chosen | more, home, console))
+    chosen_map, home, price = feature_map("identity", records.declaration), tmp_path / "home", picorho_for(3, 1e-5)
+    job = Job(records, "m", "l", chosen_map, tmp_path / "m", home, console, price, len(records))
+    train_and_save(kind_named(kind).options(**more), job)
 
     found = load_model(tmp_path / "m").probabilities(X)
 

@@ -11,7 +11,7 @@ CSV = "age,income,ok\n" + "".join(
 )
 TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
 TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people")
-PRICE = ("--price", "epsilon:2@1e-5")
+PRICE = ("--epsilon", "2", "--delta", "1e-5")
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def train(run):
 @pytest.mark.parametrize(
     ("arguments", "kind", "shown"),
     [
-        (("--release", "class-sums", *PRICE), ClassSums, "class_sums.steps.Centre"),
-        (("--release", "weights", "--lam", "1", *PRICE), ReleasedWeights, "weight sensitivity"),
+        (("class-sums", *PRICE), ClassSums, "class_sums.steps.Centre"),
+        (("weights", "--lam", "1", *PRICE), ReleasedWeights, "weight sensitivity"),
     ],
 )
 def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
@@ -36,12 +36,13 @@ def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
 
 
 def test_what_cannot_be_is_refused_with_the_reason(train):
-    cheap = train("--release", "class-sums", "--price", "rho:0.0005", "--out", "m", status=1).stderr
+    cheap = train("class-sums", "--rho", "0.0005", "--out", "m", status=1).stderr
     assert "these class sums are not possible: class sums are two releases, and cost at least 0.0008 rho" in cheap
-    other = train("--release", "class-sums", "--lam", "3", *PRICE, "--out", "m", status=2).stderr
-    assert "goes with a head or --release" in " ".join(other.split())
-    unknown = train("--release", "shouts", "--out", "m", status=2).stderr
-    assert "--release: must be one of class-sums, " in " ".join(unknown.split())
+    other = train("class-sums", "--lam", "3", *PRICE, "--out", "m", status=2).stderr
+    assert "--lam goes with dpserve train weights or dpserve train head, not class-sums" in " ".join(other.split())
+    for unknown, said in (("shouts", "There are auto, class-sums, weights"), ("wieghts", "Did you mean 'weights'?")):
+        refused = train(unknown, "--out", "m", status=2).stderr
+        assert f"No kind of model is called {unknown!r}. {said}" in " ".join(refused.split())
 
 
 def next_command(printed):
@@ -50,16 +51,19 @@ def next_command(printed):
     return line.partition("Next: dpserve ")[2].split()
 
 
-@pytest.mark.parametrize("kind", [("--release", "dpsgd"), ("--release", "weights")])
-def test_who_names_no_price_hears_of_the_planner(train, kind):
-    assert "--budget" in train(*kind, "--out", "model", status=2).stderr
+@pytest.mark.parametrize("kind", [(), ("dpsgd",), ("weights",)])
+def test_a_price_is_needed_for_a_model_that_is_paid_for_once(train, kind):
+    assert "--epsilon: is needed" in train(*kind, "--n", "100", "--out", "model", status=2).stderr
+    assert "takes the place of" in train(*kind, "--epsilon", "1", "--rho", "1", "--out", "model", status=2).stderr
+    assert "--delta: goes with" in train(*kind, "--epsilon", "1", "--out", "model", status=2).stderr
+    assert "--epsilon goes with" in train("head", "--epsilon", "1", "--out", "model", status=2).stderr
 
 
 def test_the_next_command_that_is_printed_works_whatever_was_served_before(train, run):
     started = []
     for arguments in (
-        ("--lam", "1", "--out", "head"),
-        ("--release", "class-sums", "--price", "epsilon:1@1e-6", "--out", "sums"),
+        ("head", "--lam", "1", "--out", "m1"),
+        ("class-sums", "--epsilon", "1", "--delta", "1e-6", "--out", "sums"),
     ):
         words = next_command(train(*arguments).stdout)
         assert words[:2] == ["serve", arguments[-1]]
@@ -68,7 +72,7 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
         process.terminate()
         process.communicate(timeout=60)
     assert started == [["--epsilon", "3", "--delta", "1e-6"], []]
-    trained = train("--release", "class-sums", "--price", "epsilon:4@1e-6", "--out", "more")
+    trained = train("class-sums", "--epsilon", "4", "--delta", "1e-6", "--out", "more")
     too_much = trained.stdout
     # Said before the training, too, which may be ended then.
     assert "set-budget people" in trained.stderr
@@ -79,6 +83,6 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
 
 def test_what_comes_next_is_said_of_a_ledger_that_does_not_answer_too(train, run):
     run.environment["DPSERVE_LEDGER"] = "redis://127.0.0.1:1/0"
-    printed = train("--lam", "1", "--out", "head").stdout
-    assert next_command(printed) == ["serve", "head", "--epsilon", "3", "--delta", "1e-6"]
+    printed = train("head", "--lam", "1", "--out", "m1").stdout
+    assert next_command(printed) == ["serve", "m1", "--epsilon", "3", "--delta", "1e-6"]
     assert "The ledger could not be asked" in printed

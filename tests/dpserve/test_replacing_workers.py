@@ -87,7 +87,8 @@ def test_sighup_puts_a_new_model_into_service_and_refuses_no_request(run, versio
 
 def test_a_model_that_cannot_be_paid_for_replaces_nothing(run, versions):
     old, _ = versions
-    run(*run.train, "--data", "own.csv", "--release", "weights", "--price", "rho:3", "--out", "dear")
+    train = ["weights" if word == "head" else word for word in run.train]
+    run(*train, "--data", "own.csv", "--rho", "3", "--out", "dear")
     process, address = run.start("loans=current", "--workers", 2, "--port", 0, "--rho", 2, "--delta", 1e-6)
     point_to(run, "dear")
     process.send_signal(signal.SIGHUP)

@@ -112,7 +112,7 @@ def test_names_are_completed_from_a_replicated_store(home, primary_and_sentinel,
     store, _ = primary_and_sentinel
     store.empty()
     owner = Owner(home, ("--ledger", store.url, "--ledger-replicas", "1"))
-    train = ("train", "--data", str(owner.rows()), *COLUMNS, "--lam", "1", "--lineage", "people")
+    train = ("train", "--data", str(owner.rows()), *COLUMNS, "head", "--lam", "1", "--lineage", "people")
     owner(*train, "--features", "identity", "--out", str(home / "model"))
     owner("lineage", "set-budget", str(home / "model"), *BUDGET)
     context = typer.Context(ledger_commands()["lineage", "set-budget"])

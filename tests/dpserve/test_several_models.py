@@ -146,8 +146,8 @@ def test_a_start_that_is_refused_opens_nothing(run, trained, lineage):
     """The first model could be paid for; the second, of the same lineage or another, costs more than the budget."""
     shutil.copytree(trained, run.folder, dirs_exist_ok=True)
     (run.folder / "other.csv").write_text("age,income,id,ok\n" + "".join(f"{n},9.5,{n},no\n" for n in range(90, 120)))
-    train = [lineage if word == "people" else word for word in run.train]
-    dear = ["--release", "weights", "--price", "rho:3", "--features", "identity", "--out", "dear", "--name", "dear"]
+    train = [{"people": lineage, "head": "weights"}.get(word, word) for word in run.train]
+    dear = ["--rho", "3", "--features", "identity", "--out", "dear", "--name", "dear"]
     run(*train, "--data", "own.csv" if lineage == "people" else "other.csv", *dear)
     budget = ["--rho", 1, "--delta", 1e-6, "--price", "rho:0.001"]
     assert "more than its whole budget" in run.fails("serve", "model", "dear", "--port", 0, *budget)

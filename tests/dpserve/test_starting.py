@@ -24,7 +24,7 @@ from dpserve.training.kinds.weights.train import release_weights
 from tests.owners_commands import COLUMNS, ROWS
 from tests.seeded import Seeded
 
-PRICE = ("--release", "class-sums", "--price", "rho:0.1")
+PRICE = ("class-sums", "--rho", "0.1")
 BUDGET = ("--rho", "0.15", "--delta", "1e-5")
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-SLOW = ("--release", "dpsgd", "--price", "epsilon:1@1e-5", "--records-declared", "1400", "--steps", "20000")
+SLOW = ("dpsgd", "--epsilon", "1", "--delta", "1e-5", "--n", "1400", "--steps", "20000")
 
 
 def heed_interrupts():

@@ -2,121 +2,83 @@
 
 import math
 import re
-from typing import get_args, get_origin
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from dpserve import PrivateClassifier
+from dpserve import Features, Lineage, PrivateClassifier, Schema
 from dpserve.cli import app
+from dpserve.train_options import Planner, TrainPrice
 from dpserve.training.errors import WrongOption
-from dpserve.training.feature_choice import FeatureChoice
-from dpserve.training.fit import PlanOptions, Request
-from dpserve.training.kinds.kind import Kind
-from dpserve.training.kinds.options import Options, fields_of
-from dpserve.training.kinds.registry import default_kind, trainable_kinds
-from dpserve.training.sets_choice import SetsChoice
+from dpserve.training.kinds.registry import kind_for, trainable_kinds
+from dpserve.training.options import Options, declared, is_number, is_several, limits, words_of
 
 PYDANTIC = re.compile(r"[Ii]nput should|validation error|[Ff]ield required|valid (integer|number|string|tuple)")
-DECLARED = {"lineage": "people", "classes": ["no", "yes"], "bounds": (0, 1), "epsilon": 1.0, "delta": 1e-6}
-TRAIN = ("train", "--data", "no-such.csv", "--lineage", "people", "--classes", "no,yes", "--bounds", "0:1")
-ONLY_ON_COMMAND_LINES = {"price", "queries", "cross"}
-"""Options that Python gives otherwise, or does not have."""
+DECLARED = {"schema": Schema(classes=["no", "yes"], bounds=(0, 1)), "lineage": Lineage("people")}
+TRAIN = ("--data", "no-such.csv", "--lineage", "people", "--classes", "no,yes", "--bounds", "0:1")
+KINDS = [kind.options for kind in trainable_kinds().values()]
 
 
-def out_of_range(declared):
-    if declared.least is not None:
-        yield declared.least - 1
-    if declared.above is not None:
-        yield declared.above
-    if declared.most is not None:
-        yield declared.most * 2
-    if declared.below is not None:
-        yield declared.below
+def out_of_range(field):
+    for word, end in limits(field).items():
+        yield {"above": end, "below": end, "at least": end - 1, "at most": end * 2}[word]
 
 
 def wrong_values(field):
-    """Values of a wrong type, out of range and of a wrong length; for a file of a command line, too."""
-    declared = field.declared
-    several = get_origin(field.type) is tuple
-    one = get_args(field.type)[0] if several else field.type
-    if isinstance(one, type) and issubclass(one, int | float):
-        numbers = ["much", math.nan, math.inf, True, *out_of_range(declared)]
-        numbers += [1.5] if one is int else []
-        length = declared.lengths[0] if declared.lengths else 1
-        yield from ([(number,) * length for number in numbers] if several else numbers)
-    if field.words:
+    """Values of a wrong type and out of range; for a file of a command line, too."""
+    if is_number(field):
+        numbers = ["much", math.nan, math.inf, True, *out_of_range(field)]
+        numbers += [] if "float" in str(field.annotation) else [1.5]
+        yield from ([(number,) for number in numbers] if is_several(field) else numbers)
+    if words_of(field):
         yield from ("unheard-of", 3)
-    if several:
+    if declared(field, "form"):
         yield {"no": "sequence"}
-        for length in {0, 1, 2, 3, 4} - set(declared.lengths) if declared.lengths else ():
-            yield (1,) * length
+        yield (1,)
+    if is_several(field):
+        yield {"no": "sequence"}
 
 
 def cases():
-    sources = [("features", FeatureChoice), ("plan", PlanOptions), ("sets", SetsChoice)]
-    sources += [(kind, kind.options) for kind in trainable_kinds().values()]
-    for source, options in sources:
-        for name, field in fields_of(options).items():
+    for options in (Features, TrainPrice, Planner, *KINDS):
+        for name, field in options.model_fields.items():
             for wrong in wrong_values(field):
-                shown = source.name if isinstance(source, Kind) else source
-                yield pytest.param(source, options, name, wrong, id=f"{shown}-{name}-{wrong!r}")
-
-
-def cases_of_first_takers():
-    """Cases without what several kinds declare alike: a front end has one option of a name."""
-    seen = set()
-    for each in cases():
-        key = each.values[2], repr(each.values[3])
-        if key not in seen:
-            seen.add(key)
-            yield each
-
-
-def asked_for(kind):
-    """Return the words that ask for a kind on a command line, but for an option of its own."""
-    return ("--release", kind.name) if isinstance(kind, Kind) and kind.asked_by == "release" else ()
+                yield pytest.param(options, name, wrong, id=f"{options.__name__}-{name}-{wrong!r}")
 
 
 def in_words(wrong):
     """Return a value as a command line has it, as one word; None for what no word says."""
     if isinstance(wrong, bool | dict):
         return None
-    if isinstance(wrong, tuple):
-        return None if len(wrong) != 1 else str(wrong[0])
-    return str(wrong)
+    return str(wrong[0]) if isinstance(wrong, tuple) else str(wrong)
 
 
-@pytest.mark.parametrize(("source", "options", "name", "wrong"), list(cases()))
-def test_it_names_field_value_and_reason(source, options: type[Options], name, wrong):
+def command_of(options):
+    """Return the words that train what takes these options, in vain."""
+    if options not in KINDS:
+        return ["train", "dpsgd" if options is Features else "auto", *TRAIN]
+    return ["train", kind_for(options()).name, *TRAIN]
+
+
+@pytest.mark.parametrize(("options", "name", "wrong"), list(cases()))
+def test_it_names_field_value_and_reason(options: type[Options], name, wrong):
     with pytest.raises(WrongOption) as refused:
-        options.from_given({name: wrong} | {each: 2 for each in needed(options) if each != name})
+        options(**{name: wrong})
     assert refused.value.field == name
     assert not PYDANTIC.search(str(refused.value))
-    if isinstance(source, Kind):
-        kind = None if source is default_kind() else source.name
-        with pytest.raises(WrongOption):
-            Request(name="model", lineage="people", kind=kind, options={name: wrong})
-
-
-def needed(options):
-    return [name for name, field in fields_of(options).items() if field.is_needed]
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "name", "wrong"),
-    [each for each in cases_of_first_takers() if each.values[2] not in ONLY_ON_COMMAND_LINES],
+    ("options", "name", "wrong"), [each for each in cases() if each.values[0] in (Features, *KINDS)]
 )
-def test_the_estimator_says_it_in_python(source, options, name, wrong, tmp_path, monkeypatch):
+def test_the_estimator_says_it_in_python(options, name, wrong, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
-    given = DECLARED | {"release": "class-sums"}
-    if isinstance(source, Kind):
-        paid = source.answers == "once"
-        given |= {"release": source.name} if paid else {"release": None, "epsilon": None, "delta": None}
+    value = "features" if options is Features else "kind"
+    model = PrivateClassifier(**DECLARED, **{value: options()})
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the cause has the type and the field
-        PrivateClassifier(**given | {name: wrong}).fit(np.full((4, 1), 0.5), ["no", "yes"] * 2)
+        model.set_params(**{f"{value}__{name}": wrong}).fit(np.full((4, 1), 0.5), ["no", "yes"] * 2)
     assert not isinstance(refused.value, ValidationError)
     assert isinstance(refused.value.__cause__, WrongOption)
     assert refused.value.__cause__.field == name
@@ -125,12 +87,11 @@ def test_the_estimator_says_it_in_python(source, options, name, wrong, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "name", "wrong"),
-    [each for each in cases_of_first_takers() if in_words(each.values[3]) is not None],
+    ("options", "name", "wrong"),
+    [each for each in cases() if in_words(each.values[2]) is not None and each.values[1] != "cross"],  # any word is one
 )
-def test_the_command_line_says_it_in_flags(source, options, name, wrong, tmp_path):
-    words = [*TRAIN, "--out", str(tmp_path / "model"), *asked_for(source)]
-    words += ["--budget", "rho:0.1"] if source == "plan" else []
+def test_the_command_line_says_it_in_flags(options, name, wrong, tmp_path):
+    words = [*command_of(options), "--out", str(tmp_path / "model")]
     done = CliRunner().invoke(app, [*words, f"--{name.replace('_', '-')}={in_words(wrong)}"])
     assert done.exit_code == 2, done.output
     assert f"--{name.replace('_', '-')}" in done.output

@@ -11,7 +11,7 @@ from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.fit import Request, fit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.sets_choice import SetsChoice
+from dpserve.training.kinds.registry import kind_named
 
 from .test_http import problem
 
@@ -23,9 +23,8 @@ def model_of(folder, kind, sets):
     X = generator.uniform(size=(4000, 2))
     y = (X.sum(axis=1) + generator.normal(scale=0.3, size=4000) > 1).astype(np.int64)
     records = Records(X, y, Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("no", "yes")), tuple(map(bytes, X)))
-    options = {"price": whole_picorho("rho:0.1"), "records_declared": 4000}
-    choice = SetsChoice(prediction_sets=sets)
-    request = Request(name="sums", lineage="people", kind=kind, options=options, sets=choice)
+    own, price = kind_named(kind).options(), whole_picorho("rho:0.1")
+    request = Request(name="sums", lineage="people", kind=own, price=price, n=4000, prediction_sets=sets)
     fit(records, request, folder / "bundle", state=folder)
     return load_model(folder / "bundle")
 

@@ -1,14 +1,19 @@
+from collections.abc import Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpserve.accounting.messages import spelled
+from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
+from dpserve.training.kinds.registry import kind_named
+from dpserve.training.options import Options
 
 
 def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3) -> Records:
@@ -23,6 +28,18 @@ def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3
     y = generator.integers(classes, size=n)
     source = tuple(row.tobytes() + bytes([label]) for row, label in zip(X, y, strict=True))
     return Records(X, y, declaration, source)
+
+
+def terms(kind: str | None, given: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Return a kind's options, and the price and the number of records that are beside them.
+
+    kind: its name; None for a head. given: all of them by name, the price in picorho or in words.
+    """
+    more: dict[str, Any] = {name: given[name] for name in ("price", "n") if name in given}
+    if isinstance(more.get("price"), str):
+        more["price"] = whole_picorho(more["price"])
+    own = {name: value for name, value in given.items() if name not in more}
+    return kind_named(kind or "head").options(**own), more
 
 
 def options_in(said: BaseException | str) -> list[tuple[str, str]]:

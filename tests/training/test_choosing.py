@@ -26,8 +26,10 @@ from dpserve.training.inputs.records import Records, Units
 from dpserve.training.inputs.sums import of_rows
 from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import load_model
+from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ChosenAmong, ReleaseCertificate
 from dpserve.training.pay_once.cuts import CUTS
+from tests.training import conftest
 from tests.training.conftest import Silent, identity, make_records
 
 KEY = bytes(32)
@@ -155,15 +157,20 @@ def test_where_every_record_validates_nothing_is_trained():
         parted(alone, validating)
 
 
-def job(records: Records, folder, **options) -> Job:
-    return Job(records, "m", "people", identity(records), folder / "out", options, folder, Silent())
+def candidates(kind: str, records: Records, folder, **given) -> tuple[Options, Job]:
+    own, more = conftest.terms(kind, given)
+    return own, Job(records, "m", "people", identity(records), folder / "out", folder, Silent(), **more)
+
+
+def weights(records: Records, folder, price: int = WHOLE) -> tuple[Options, Job]:
+    return candidates("weights", records, folder, price=price)
 
 
 @pytest.mark.parametrize(
     ("kind", "option", "values", "more"),
     [
         ("weights", "lam", {"1": 1.0, "3": 3.0, "1e1": 10.0}, {}),
-        ("dpsgd", "hidden", {"0": [0], "3": [3]}, {"steps": 3, "records_declared": 60}),
+        ("dpsgd", "hidden", {"0": [0], "3": [3]}, {"steps": 3, "n": 60}),
     ],
 )
 def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says_so(
@@ -171,8 +178,7 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
 ):
     charged: list[ReleaseCertificate] = []
     made = choose_release(
-        kind,
-        job(make_records(n=60), tmp_path, price=WHOLE, **more),
+        *candidates(kind, make_records(n=60), tmp_path, price=WHOLE, **more),
         option,
         values,
         words(1),
@@ -206,7 +212,9 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
 )
 def test_a_certificate_whose_choice_does_not_add_up_is_refused(tmp_path, change, said):
     values = {"1": 1.0, "3": 3.0}
-    made = choose_release("weights", job(make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid)
+    made = choose_release(
+        *candidates("weights", make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid
+    )
     choice = made.chosen_among
     altered = choice.model_copy(update=change(choice))
     with pytest.raises(BundleError, match=said):
@@ -215,7 +223,9 @@ def test_a_certificate_whose_choice_does_not_add_up_is_refused(tmp_path, change,
 
 def test_a_choice_that_is_left_out_of_the_certificate_is_missed(tmp_path):
     values = {"1": 1.0, "3": 3.0}
-    made = choose_release("weights", job(make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid)
+    made = choose_release(
+        *candidates("weights", make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid
+    )
     with pytest.raises(BundleError, match="cost is"):
         made.model_copy(update={"chosen_among": None}).verify()
 
@@ -231,9 +241,9 @@ def cut(records: Records, seed: int) -> tuple[Quantiles, Cost]:
 def test_features_that_all_candidates_have_are_paid_for_beside_them(tmp_path):
     records = make_records(n=60)
     features, cost = cut(records, 1)
-    before = (CUTS.bought(cost),)
-    given = replace(job(records, tmp_path, price=WHOLE // 5 * 4), feature_map=features, before=before)
-    made = choose_release("weights", given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=paid)
+    kind, job = weights(records, tmp_path, WHOLE // 5 * 4)
+    given = replace(job, feature_map=features, before=(CUTS.bought(cost),))
+    made = choose_release(kind, given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=paid)
     assert made.price.losses[: len(cost.losses)] == cost.losses
     assert all(not set(cost.losses) & set(Cost.parse(each).losses) for each in made.chosen_among.costs)
     assert made.price.picorho <= WHOLE
@@ -244,8 +254,9 @@ def test_scores_cost_no_more_than_the_candidates_without_the_features_that_all_h
     """A record that validates loses these features and the scores."""
     records = make_records(n=60)
     features, cost = cut(records, 1)
-    given = replace(job(records, tmp_path, price=WHOLE // 5 * 4), feature_map=features, before=(CUTS.bought(cost),))
-    made = choose_release("weights", given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=paid)
+    kind, job = weights(records, tmp_path, WHOLE // 5 * 4)
+    given = replace(job, feature_map=features, before=(CUTS.bought(cost),))
+    made = choose_release(kind, given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=paid)
     dearer = made.chosen_among.model_copy(update={"scores_mu": math.sqrt(2 * made.price.rho), "scores": (0.0, 0.0)})
     with pytest.raises(BundleError, match="cost more than training the candidates"):
         made.model_copy(update={"chosen_among": dearer}).verify()
@@ -253,7 +264,7 @@ def test_scores_cost_no_more_than_the_candidates_without_the_features_that_all_h
 
 def test_a_chosen_model_has_prediction_sets_beside(tmp_path):
     values = {"1": 1.0, "3": 3.0}
-    made = choose_release("weights", job(make_records(), tmp_path, price=WHOLE), "lam", values, words(1), pay=paid)
+    made = choose_release(*weights(make_records(), tmp_path), "lam", values, words(1), pay=paid)
     with_sets(tmp_path / "out", tmp_path / "with-sets", make_records(n=30), "all", 6, words(2))
     assert load_model(tmp_path / "with-sets").certificate.price == made.price
 
@@ -261,14 +272,14 @@ def test_a_chosen_model_has_prediction_sets_beside(tmp_path):
 def test_features_of_a_candidate_of_its_own_are_in_what_it_costs(tmp_path):
     records = make_records(n=60)
 
-    def candidate(job: Job, option: str, value: int) -> Job:
+    def candidate(given: tuple[Options, Job], option: str, value: int) -> tuple[Options, Job]:
+        kind, job = given
         features, cost = cut(job.records, value)
-        options = {**job.options, "lam": 1.0, "price": job.options["price"] - cost.picorho}
-        return replace(job, feature_map=features, before=(CUTS.bought(cost),), options=options)
+        left = job.paid - cost.picorho
+        return kind.replaced(lam=1.0), replace(job, feature_map=features, before=(CUTS.bought(cost),), price=left)
 
-    given = job(records, tmp_path, price=WHOLE)
     values = {"quantiles": 1, "bins": 2}
-    made = choose_release("weights", given, "features", values, words(1), pay=paid, candidate=candidate)
+    made = choose_release(*weights(records, tmp_path), "features", values, words(1), pay=paid, candidate=candidate)
     own = Cost(made.feature_map.losses)
     assert all(Cost.parse(each).losses[: len(own.losses)] == own.losses for each in made.chosen_among.costs)
     assert made.cost == ",".join(made.chosen_among.costs)
@@ -283,10 +294,10 @@ def test_what_cannot_be_paid_for_leaves_no_bundle(tmp_path):
     def refuse(certificate: ReleaseCertificate) -> None:
         raise Refused
 
-    given = job(make_records(), tmp_path, price=WHOLE)
+    kind, job = weights(make_records(), tmp_path)
     with pytest.raises(Refused):
-        choose_release("weights", given, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=refuse)
-    assert not given.out.exists()
+        choose_release(kind, job, "lam", {"1": 1.0, "3": 3.0}, words(1), pay=refuse)
+    assert not job.out.exists()
 
 
 def test_the_better_candidate_is_kept(tmp_path):
@@ -296,8 +307,9 @@ def test_the_better_candidate_is_kept(tmp_path):
     45 x 10^-8 < 1e-6. Which records validate follows from a fresh key, and the accuracy moves with them.
     """
     digits = load_digits()
-    given = replace(job(digits.train, tmp_path, price=whole_picorho("rho:1")), feature_map=identity(digits.train))
-    made = choose_release("weights", given, "lam", {"0.01": 0.01, "30": 30.0}, words(3), pay=paid)
+    kind, job = weights(digits.train, tmp_path, whole_picorho("rho:1"))
+    given = replace(job, feature_map=identity(digits.train))
+    made = choose_release(kind, given, "lam", {"0.01": 0.01, "30": 30.0}, words(3), pay=paid)
     assert made.chosen_among.chosen == "30"
     assert made.strong_convexity == 30
     found = load_model(tmp_path / "out").probabilities(digits.held_out_rows).argmax(axis=1)
@@ -333,4 +345,4 @@ def test_what_cannot_be_chosen_is_refused_before_a_record_is_touched(tmp_path, c
     records = replace(make_records(), X=np.full((0, 4), np.nan), y=np.empty(0, dtype=np.int64))
     values = {str(lam): float(lam) for lam in range(1, count + 1)}
     with pytest.raises(TrainingError, match=said):
-        choose_release("weights", job(records, tmp_path, price=price), "lam", values, words(0), pay=never)
+        choose_release(*weights(records, tmp_path, price), "lam", values, words(0), pay=never)

@@ -42,7 +42,7 @@ from dpserve.training.kinds.registry import train_and_save
 from dpserve.training.pay_once.model import CentredProducts, ReleasedModel
 from dpserve.training.pay_once.model import rounded as released
 from tests.training.answering import answers
-from tests.training.conftest import Silent, make_records
+from tests.training.conftest import Silent, make_records, terms
 from tests.training.exact.test_network import layers_of
 from tests.training.exact.test_products import EXPONENTS, made
 from tests.training.exact.test_quantised import hardest
@@ -61,14 +61,14 @@ METERED = {
 }
 PAY_ONCE = {
     "class-sums": ("class-sums", "fourier", {"price": "rho:0.5"}),
-    "class-sums-continued": ("class-sums", "identity", {"price": "rho:4", "records_declared": 2000}),
+    "class-sums-continued": ("class-sums", "identity", {"price": "rho:4", "n": 2000}),
     "weights": ("weights", "fourier", {"lam": 1.0, "price": "rho:0.3"}),
-    "dpsgd": ("dpsgd", "fourier", {"price": "rho:0.5", "records_declared": 60, "steps": 5}),
-    "dpsgd-network": ("dpsgd", "bins", {"price": "rho:0.5", "records_declared": 60, "steps": 5, "hidden": [12, 9]}),
+    "dpsgd": ("dpsgd", "fourier", {"price": "rho:0.5", "n": 60, "steps": 5}),
+    "dpsgd-network": ("dpsgd", "bins", {"price": "rho:0.5", "n": 60, "steps": 5, "hidden": [12, 9]}),
     "dpsgd-relu": (
         "dpsgd",
         "identity",
-        {"price": "rho:0.5", "records_declared": 60, "steps": 5, "hidden": [7], "activation": "relu"},
+        {"price": "rho:0.5", "n": 60, "steps": 5, "hidden": [7], "activation": "relu"},
     ),
 }
 MECHANISMS = (Gaussian(2.0), Laplace(0.5), SelectedNeuron(0.25, Gaussian(2.0).cost.losses[0]))
@@ -78,8 +78,9 @@ MECHANISMS = (Gaussian(2.0), Laplace(0.5), SelectedNeuron(0.25, Gaussian(2.0).co
 def bundles(tmp_path_factory):
     folder, records = tmp_path_factory.mktemp("kinds"), make_records()
     for name, (kind, feature_map, options) in (METERED | PAY_ONCE).items():
-        job = Job(records, "model", "lineage", MAPS[feature_map], folder / name, options, folder / "state", Silent())
-        train_and_save(kind, job)
+        own, more = terms(kind, options)
+        job = Job(records, "model", "lineage", MAPS[feature_map], folder / name, folder / "state", Silent(), **more)
+        train_and_save(own, job)
     return folder
 
 

@@ -20,7 +20,7 @@ from dpserve.training.evaluation import EDGES, SHARES, USUAL, Evaluation, Law, e
 from dpserve.training.inputs.records import Units
 from dpserve.training.intervals import CONFIDENCE
 from dpserve.training.kinds.class_sums.train import train_class_sums
-from dpserve.training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from dpserve.training.pay_once.prediction_sets import counts_of, record_parts, release_sets
 from dpserve.training.pay_once.scores import cells_of
 from tests.training.conftest import identity, make_records
 
@@ -291,7 +291,7 @@ def test_points_of_the_curve_hold_the_true_shares_as_often_as_they_say():
 def test_coverage_and_sizes_of_sets_are_those_of_the_rows():
     """Six standard errors for each of twelve figures: below 1e-6 in all."""
     p, y = asked(3000, 3)
-    counts = counts_of(p[np.arange(3000), y], y, parts_of(None, 3000), 3)
+    counts = counts_of(p[np.arange(3000), y], y, record_parts(None, 3000), 3)
     sets = release_sets(counts, 1.0, 6, words(9))
     for each in (sets, release_sets(counts.sum(axis=0, keepdims=True), 1.0, 6, words(10))):
         certificate = model_of(3).certificate.model_copy(update={"prediction_sets": each})

@@ -5,27 +5,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpserve import Head
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import spelled
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.errors import BundleError, TrainingError, WrongOption
-from dpserve.training.feature_choice import FeatureChoice
-from dpserve.training.fit import BudgetPlan, Request, fit
+from dpserve.training.feature_choice import Features
+from dpserve.training.fit import Request, fit
 from dpserve.training.holding_back import hold_back, own_probabilities
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, record_parts
-from dpserve.training.sets_choice import SetsChoice, by_rule
+from dpserve.training.sets_choice import by_rule
 from dpserve.wording import as_flag, as_parameter
 from tests.seeded import Seeded
+from tests.training.conftest import terms
 
 WHOLE = whole_picorho("rho:1")
 OPTIONS = {
-    "class-sums": {"price": WHOLE, "records_declared": 3000},
+    "class-sums": {"price": WHOLE, "n": 3000},
     "weights": {"price": WHOLE, "lam": 4.0},
-    "dpsgd": {"price": WHOLE, "records_declared": 3000, "steps": 20},
+    "dpsgd": {"price": WHOLE, "n": 3000, "steps": 20},
 }
-SETS = SetsChoice(prediction_sets="all")
 
 
 def records(n=3000, units=None, seed=0):
@@ -37,16 +38,15 @@ def records(n=3000, units=None, seed=0):
     return Records(X, y, declaration, tuple(row.tobytes() for row in X), units)
 
 
-def asked(kind, sets=SETS, **more):
-    return Request(name="m", lineage="l", kind=kind, options=OPTIONS[kind], sets=sets, **more)
+def asked(kind, sets="all", **more):
+    own, beside = terms(kind, OPTIONS[kind])
+    return Request(name="m", lineage="l", kind=own, prediction_sets=sets, **beside, **more)
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize("by", ["all", "class"])
 def test_sets_cover_further_records_and_cost_nothing_beyond_the_model(kind, by, tmp_path):
-    certificate = fit(
-        records(), asked(kind, SetsChoice(prediction_sets=by)), tmp_path / "m", state=tmp_path
-    ).certificate
+    certificate = fit(records(), asked(kind, by), tmp_path / "m", state=tmp_path).certificate
     sets = certificate.prediction_sets
     assert sets.by == by
     assert Cost.parse(certificate.cost).picorho <= WHOLE
@@ -146,7 +146,7 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
     monkeypatch.setattr(
         histograms, "counts_of", lambda sums, feature_map: counted.append(sums.lengths) or np.zeros((2, 16384))
     )
-    fit(records(), asked("dpsgd", features=FeatureChoice(features="quantiles")), tmp_path / "m", state=tmp_path)
+    fit(records(), asked("dpsgd", features=Features("quantiles")), tmp_path / "m", state=tmp_path)
     training, held = seen
     assert not {row.tobytes() for row in training.X} & {row.tobytes() for row in held.X}
     assert sum(counted[0]) == len(training)
@@ -155,10 +155,8 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(name="m", lineage="l", options={"lam": 1.0}, sets=SETS),
-        Request(
-            name="m", lineage="l", options={"records_declared": 9}, plan=BudgetPlan(budget=WHOLE, queries=3), sets=SETS
-        ),
+        Request(name="m", lineage="l", kind=Head(lam=1), prediction_sets="all"),
+        Request(name="m", lineage="l", n=9, price=WHOLE, queries=3, prediction_sets="all"),
     ],
     ids=["a head", "answers paid for one by one"],
 )
@@ -183,7 +181,7 @@ def test_by_rule_sets_are_made_where_noise_leaves_them_small():
 
 
 def test_off_holds_nothing_back(tmp_path):
-    request = asked("class-sums", SetsChoice(prediction_sets="off"))
+    request = asked("class-sums", "off")
     assert fit(records(300), request, tmp_path / "m", state=tmp_path).certificate.prediction_sets is None
-    auto = asked("class-sums", SetsChoice())
+    auto = asked("class-sums", "auto")
     assert fit(records(300), auto, tmp_path / "n", state=tmp_path).certificate.prediction_sets is None

@@ -1,18 +1,17 @@
 """Training on noisy quantiles: one price for the quantiles and the model, kind by kind, and where they are refused."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
+from dpserve import ClassSums
 from dpserve.accounting.losses import Cost
 from dpserve.audit.membership.shadow_models import OwnRecipe
 from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from dpserve.training.errors import BundleError, DataError, TrainingError, WrongOption
-from dpserve.training.feature_choice import FeatureChoice
+from dpserve.training.feature_choice import Features
 from dpserve.training.features.maps import Quantiles
 from dpserve.training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells
-from dpserve.training.fit import BudgetPlan, Request, fit
+from dpserve.training.fit import Request, fit
 from dpserve.training.fitting import histograms
 from dpserve.training.fitting.histograms import cut_at_quantiles
 from dpserve.training.inputs.records import Declaration, Records, Units
@@ -21,16 +20,16 @@ from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.cuts import CUTS
-from dpserve.training.sets_choice import SetsChoice
 from tests.seeded import Seeded
+from tests.training.conftest import terms
 
 WHOLE = whole_picorho("rho:1")
 OPTIONS = {
-    "class-sums": {"price": WHOLE, "records_declared": 400},
+    "class-sums": {"price": WHOLE, "n": 400},
     "weights": {"price": WHOLE, "lam": 4.0},
-    "dpsgd": {"price": WHOLE, "records_declared": 400, "steps": 20},
+    "dpsgd": {"price": WHOLE, "n": 400, "steps": 20},
 }
-QUANTILES = FeatureChoice(features="quantiles")
+QUANTILES = Features("quantiles")
 
 
 def records(units=None, n=400):
@@ -43,8 +42,8 @@ def records(units=None, n=400):
 
 
 def asked(kind, features=QUANTILES, **options):
-    given = OPTIONS.get(kind, {}) | options
-    return Request(name="m", lineage="l", kind=kind, options=given, features=features)
+    own, more = terms(kind, OPTIONS.get(kind, {}) | options)
+    return Request(name="m", lineage="l", kind=own, features=features, **more)
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -76,7 +75,7 @@ def test_a_certificate_that_says_less_of_the_quantiles_does_not_hold(kind, tmp_p
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_an_attacker_trains_alike_where_records_were_held_back_too(kind, tmp_path):
     """The price of a model alike is that of its training: what was counted of records held back stands beside it."""
-    request = replace(asked(kind), sets=SetsChoice(prediction_sets="all"))
+    request = asked(kind).replaced(prediction_sets="all")
     certificate = fit(records(), request, tmp_path / "m", state=tmp_path).certificate
     assert OwnRecipe(certificate.shown_to_strangers()).trainer is not None
 
@@ -98,7 +97,7 @@ def test_strangers_are_not_shown_the_cuts(tmp_path):
 
 
 def test_even_cuts_cost_nothing(tmp_path):
-    even = FeatureChoice(features="quantiles", quantile_share=0.0)
+    even = Features("quantiles", quantile_share=0.0)
     certificate = fit(records(), asked("weights", even), tmp_path / "m", state=tmp_path).certificate
     assert certificate.feature_map.released is None
     assert certificate.feature_map.cuts[0] == tuple(part / 32 for part in range(1, 32))
@@ -122,16 +121,16 @@ def test_a_price_per_answer_covers_no_quantiles():
 
 
 @pytest.mark.parametrize(
-    ("features", "options", "plan", "wrong"),
+    ("features", "asked_for", "wrong"),
     [
-        (FeatureChoice(quantile_share=0.1), {"price": WHOLE}, None, "quantile_share"),
-        (FeatureChoice(features="bins", quantile_share=0.1), {"price": WHOLE}, None, "quantile_share"),
-        (QUANTILES, {"price": LEAST_PRICE * 2 - 1}, None, "quantile_share"),
-        (QUANTILES, {"records_declared": 400}, BudgetPlan(budget=WHOLE), "budget"),
+        (Features(quantile_share=0.1), {"kind": ClassSums(), "price": WHOLE}, "quantile_share"),
+        (Features("bins", quantile_share=0.1), {"kind": ClassSums(), "price": WHOLE}, "quantile_share"),
+        (QUANTILES, {"kind": ClassSums(), "price": LEAST_PRICE * 2 - 1}, "quantile_share"),
+        (QUANTILES, {"n": 400, "price": WHOLE}, "kind"),
     ],
 )
-def test_what_does_not_go_together_is_refused_by_name(features, options, plan, wrong, tmp_path):
-    request = Request(name="m", lineage="l", kind="class-sums", options=options, features=features, plan=plan)
+def test_what_does_not_go_together_is_refused_by_name(features, asked_for, wrong, tmp_path):
+    request = Request(name="m", lineage="l", features=features, **asked_for)
     with pytest.raises(WrongOption) as refused:
         fit(records(), request, tmp_path / "m", state=tmp_path)
     assert refused.value.field == wrong

@@ -64,6 +64,7 @@ _DIGEST_BYTES = 16
 _DIGEST = np.dtype(f"S{_DIGEST_BYTES}")
 """Compared, sorted and written as 16 bytes each: what NumPy strips of them, zeros at the end, none of that looks at."""
 _OF_RECORD = b"dpserve: a row of records\0"
+_OF_ALL = b"dpserve: all rows of records\0"
 _OF_NAME = b"dpserve: a name of a unit or a record\0"
 _ROWS = ".records"
 _UNIT = ".unit"
@@ -116,6 +117,13 @@ class KnownRecords:
         named = np.concatenate([np.empty((0, _DIGEST_BYTES), np.uint8), *names])
         rows, all_names = _keyed(key, _OF_RECORD, _blocks(records.source)), _keyed(key, _OF_NAME, named)
         return Known(sorted_once(rows), sorted_once(all_names))
+
+    def digest_of(self, records: Records) -> bytes:
+        """Return a keyed digest of the rows of the source, in any order, each as often as it is there."""
+        rows = _blocks(records.source)
+        halves = np.ascontiguousarray(rows).view(np.uint64)
+        ordered = rows[np.lexsort((halves[:, 1], halves[:, 0]))]
+        return hmac.digest(owner_key(self._key), _OF_ALL + ordered.tobytes(), "sha256")
 
     @contextmanager
     def noted(self, lineage: str, digests: Known, unit: str | None = None) -> Iterator[Mapping[str, Shared]]:

@@ -1,7 +1,6 @@
 """Labelled rows from wherever they are: the digits, an NPZ file, or a table in a file, at a URL or in memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,30 +14,44 @@ from dpserve.training.inputs.digits import load_digits
 from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.inputs.npz_file import read_npz
 from dpserve.training.inputs.records import OnRows, Records
-from dpserve.training.inputs.schema import Schema, Unlabelled, is_encoding, schema_of
+from dpserve.training.inputs.schema import TableSchema, Unlabelled, is_encoding, schema_of
+from dpserve.training.options import Options, option
 
 LOCAL = "local"
 """The engine that has the records here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowsForm:
-    """The form in which labelled rows are written.
+class LabelledRows(Options):
+    """The columns of labelled rows that are no features."""
 
-    label: a table's column of class names. ignore: columns to leave out. encoding: of a CSV file. decimal: the sign
-    before a number's fraction, of a table without a schema. sheet: of a spreadsheet. unlabelled: what becomes of
-    records without a label. where: the boolean array of an NPZ file that picks the rows. id: a table's column with a
-    key of each record.
-    """
+    panel = "Reading rows"
 
-    label: str = "label"
-    ignore: tuple[str, ...] = ()
-    encoding: str | None = None
-    decimal: str | None = None
-    sheet: str | None = None
-    unlabelled: Unlabelled = "refuse"
-    where: str | None = None
-    id: str | None = None
+    label: str = option("label", "Of a table: the column of class names.")
+    ignore: tuple[str, ...] = option((), "Of a table: a column to leave out.")
+
+
+class TableRows(LabelledRows):
+    """The form in which a table of labelled rows is written."""
+
+    encoding: str | None = option(
+        None, "Of a CSV file: its encoding, as windows-1252 or latin-1.", default_text="the schema's, or utf-8"
+    )
+    decimal: str | None = option(None, "Of a table without a schema: the sign before a number's fraction, as a comma.")
+    sheet: str | None = option(None, "Of a spreadsheet with several sheets: the one to read.")
+    unlabelled: Unlabelled = option(
+        "refuse", "Of a table: what becomes of records without a label: refuse, or leave-out."
+    )
+    id: str | None = option(
+        None,
+        "Of a table: a column with a key of each record, or of its person. It is no feature: by it records are found "
+        "again in another lineage however they are written.",
+    )
+
+
+class RowsForm(TableRows):
+    """The form in which labelled rows are written: a table's, or an NPZ file's."""
+
+    where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.")
 
     def read(
         self,
@@ -48,7 +61,7 @@ class RowsForm:
         values: Sequence[str] | None = None,
         bounds: Sequence[str] | Bounds = (),
         clip: bool = False,
-        schema: Schema | None = None,
+        schema: TableSchema | None = None,
         unit: str | None = None,
         engine: str = LOCAL,
         missing: Sequence[str] | Missing = (),
@@ -121,7 +134,7 @@ class RowsForm:
             **more,
         )
 
-    def _check(self, source: Any, is_array: bool, engine: str, schema: Schema | None, **others: object) -> None:
+    def _check(self, source: Any, is_array: bool, engine: str, schema: TableSchema | None, **others: object) -> None:
         """Raise for options that do not go with what is read. is_array: whether it has no columns with names."""
         if engine != LOCAL and (not isinstance(source, str) or is_array):
             raise WrongOption("engine", "reads the files of a table, and neither digits nor .npz files, elsewhere")

@@ -64,7 +64,7 @@ class LabelColumn:
 
 
 @dataclass(frozen=True)
-class Schema:
+class TableSchema:
     """The declared columns of a table, in the schema's order.
 
     class_names: for each column of levels what its levels are called, if that column is the label. subset: whether the
@@ -110,13 +110,13 @@ class Schema:
         return features
 
 
-def declaration_of(schema: Schema, label: str) -> Declaration:
+def declaration_of(schema: TableSchema, label: str) -> Declaration:
     """Return what a schema declares of the records of a table. label: the field of classes. Raises DataError."""
     columns, classes = schema.split(label)
     return Declaration(*coordinates_of(columns), classes.classes, columns)
 
 
-def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequence[str]) -> Schema | None:
+def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequence[str]) -> TableSchema | None:
     """Return the schema of other rows for a model with these columns and classes; None if it has no columns.
 
     label: their column of classes. values: what each class is called there. A table may have more columns.
@@ -124,10 +124,10 @@ def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequ
     if not columns:
         return None
     levels_column = LevelsColumn(name=label, levels=tuple(values))
-    return Schema((*columns, levels_column), {label: tuple(classes)}, subset=True)
+    return TableSchema((*columns, levels_column), {label: tuple(classes)}, subset=True)
 
 
-def read_schema(path: Path) -> Schema:
+def read_schema(path: Path) -> TableSchema:
     """Read a schema file, .json or .toml. Raises DataError that names all that is wrong in it."""
     try:
         text = path.read_text("utf-8-sig")
@@ -140,7 +140,7 @@ def read_schema(path: Path) -> Schema:
     return parse_schema(content, path.name, path.parent)
 
 
-def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Path()) -> Schema:
+def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Path()) -> TableSchema:
     """Return what a Table Schema descriptor declares. folder: where folders that it names are looked for.
 
     Raises DataError that names all that is wrong in it.
@@ -173,7 +173,7 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
     if problems:
         raise DataError(Message("\n - ").join([f"{file_name} cannot be used:", *problems]))
     missing = _as_texts(content.get("missingValues", [""])) or ()
-    return Schema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"))
+    return TableSchema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"))
 
 
 def _problems_of_table(content: Mapping[str, Any], match: object) -> Iterator[str]:

@@ -28,7 +28,7 @@ from dpserve.training.inputs.columns import (
 from dpserve.training.inputs.declared import Bounds, parse_bounds
 from dpserve.training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
 from dpserve.training.inputs.records import Declaration, Digests, NoRecords, OnRows, Records, Units
-from dpserve.training.inputs.schema import LabelColumn, Schema, Unlabelled
+from dpserve.training.inputs.schema import LabelColumn, TableSchema, Unlabelled
 from dpserve.training.inputs.tables import Batch, Table, open_table
 
 _MOST_SHOWN = 8
@@ -61,7 +61,7 @@ LABEL_ADVICE = Message("{classes:VALUE=NAME} gives names to numbers")
 
 def read_with_schema(
     source: Any,
-    schema: Schema,
+    schema: TableSchema,
     label: str,
     *,
     ignore: Sequence[str] = (),

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from dpserve.accounting.messages import Message
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.training.errors import NotExportable, TrainingError
+from dpserve.training.errors import NotExportable, TrainingError, WrongOption
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.figures import Figures, pay_once_figures
 from dpserve.training.kinds.likeness import Likeness
-from dpserve.training.kinds.options import OptionField, Options, fields_of
 from dpserve.training.kinds.outputs import Outputs
 from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.options import Options
 from dpserve.training.pay_once.releases import Release
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ audit: be attacked through a service of its own. sets: have prediction sets. can
 made records in it.
 """
 
+NEEDED_N = (
+    "about how many records there are, as a number that may be public; counting them would say whether one is there"
+)
+
 Answers = Literal["metered", "once"]
 """The thing that the budget pays for: each answer, or the model, once."""
 
@@ -55,9 +60,11 @@ class TrainingProgress(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A model to train. options: those that were given, by name. state: the folder of the owner's secrets.
+    """A model to train. state: the folder of the owner's secrets. before: what was released of the records for the
+    feature map.
 
-    before: what was released of the records for the feature map.
+    price: of the model, in picorho; None where each answer is paid for. n: about how many records there are, as their
+    owner declared; None where that is not said.
     """
 
     records: "Records"
@@ -65,10 +72,35 @@ class Job:
     lineage: str
     feature_map: FeatureMap
     out: Path
-    options: Mapping[str, Any]
     state: Path
     progress: TrainingProgress
+    price: int | None = None
+    n: int | None = None
     before: tuple[Release, ...] = ()
+
+    @property
+    def paid(self) -> int:
+        """The price of a model that is paid for once. Raises WrongOption where none is said."""
+        return needed_price(self.price)
+
+    @property
+    def declared(self) -> int:
+        """The declared number of records. Raises WrongOption where none is said."""
+        return declared_count(self.n)
+
+
+def needed_price(price: int | None) -> int:
+    """Return a price. Raises WrongOption where none is said."""
+    if price is None:
+        raise WrongOption("epsilon", "is needed", remedy=Message("what all answers together cost, at {delta}"))
+    return price
+
+
+def declared_count(n: int | None) -> int:
+    """Return the declared number of records. Raises WrongOption where none is said."""
+    if n is None:
+        raise WrongOption("n", "is needed", remedy=NEEDED_N)
+    return n
 
 
 TrainAlike = Callable[["Records", Randomness], "ReleasedModel"]
@@ -120,7 +152,7 @@ class Kind(ABC):
     titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
     what the budget pays for. asked_by: "release"
     for a kind that is asked for by its name, None for the one that is trained where nothing is asked for, or the
-    command that trains it alone. beside_budget: options that an owner may set while the planner sets the others.
+    command that trains it alone. needs_n: whether it needs to know about how many records there are.
     centred_images: whether its images are centred, as suits noise on each answer. lacks: what it cannot do, each with
     why, and what to do instead.
     """
@@ -131,17 +163,12 @@ class Kind(ABC):
     answers: ClassVar[Answers]
     asked_by: ClassVar[str | None] = "release"
     titled: ClassVar[str] = "certificate of"
-    beside_budget: ClassVar[tuple[str, ...]] = ()
+    needs_n: ClassVar[bool] = False
     centred_images: ClassVar[bool] = False
     lacks: ClassVar[Mapping[Ability, str]] = {}
 
-    @property
-    def fields(self) -> Mapping[str, OptionField]:
-        """The declarations of its options, by name."""
-        return fields_of(self.options)
-
-    def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:  # noqa: ARG002 - a kind may look
-        """Return why it cannot do something with these options, as far as they are given; None where it can."""
+    def lack(self, ability: Ability, options: Options | None = None) -> str | None:  # noqa: ARG002 - a kind may look
+        """Return why it cannot do something with these options, where they are known; None where it can."""
         return self.lacks.get(ability)
 
     def check_installed(self) -> None:  # noqa: B027 - most kinds need nothing
@@ -184,10 +211,9 @@ class Kind(ABC):
             f"{certificate.name} is of the kind {self.name!r}, and noise on each answer is planned for a head alone"
         )
 
-    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
-        """Return the options that train what is planned, by name: what the planner sets in the owner's place."""
-        planned = ({"price": plan.share} if self.answers == "once" else {}) | {"records_declared": plan.n}
-        return dict(option.settings) | {name: value for name, value in planned.items() if name in self.fields}
+    def settings(self, option: PlannedOption, plan: Plan) -> Options:  # noqa: ARG002 - a kind may look
+        """Return the options that train what is planned: what the planner sets in the owner's place."""
+        return self.options(**option.settings)
 
     def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:  # noqa: ARG002
         """Return why answers of what is planned, of so many classes, come without intervals; None where they have."""

@@ -7,18 +7,18 @@ A package of someone else's adds a kind by the entry point group `dpserve.kinds`
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, cast
 
-from dpserve.accounting.messages import Message
 from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
 from dpserve.training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
-from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.errors import TrainingError
 from dpserve.training.kinds.kind import Job, Kind
-from dpserve.training.kinds.options import OptionField
+from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.model import ReleasedModel
 
@@ -42,10 +42,17 @@ def _register_all() -> None:
     for folder in _FOLDERS:
         register(import_module(f"dpserve.training.kinds.{folder}.kind").KIND)
     for point in entry_points(group=ENTRY_POINTS):
-        kind = point.load()
-        if not isinstance(kind, Kind):
-            raise TrainingError(f"the entry point {point.name!r} of {ENTRY_POINTS} is not a Kind, but {kind!r}")
-        register(kind)
+        try:
+            kind = point.load()
+            if not isinstance(kind, Kind):
+                raise TypeError(f"it is no Kind, but {kind!r}")
+            register(kind)
+        except Exception as error:  # noqa: BLE001 - another package's code may raise anything
+            warnings.warn(
+                f"the kind of model {point.name!r} of another package ({point.value}) is left out: "
+                f"{type(error).__name__}: {error}",
+                stacklevel=2,
+            )
 
 
 def all_kinds() -> Mapping[str, Kind]:
@@ -97,57 +104,15 @@ def trainable_kinds() -> Mapping[str, Kind]:
     return {name: kind for name, kind in all_kinds().items() if kind.asked_by in ("release", None)}
 
 
-def takers(option: str) -> tuple[Kind, ...]:
-    """Return the kinds that take an option, for help and errors."""
-    return tuple(kind for kind in trainable_kinds().values() if option in kind.fields)
+def kind_for(options: Options) -> Kind:
+    """Return the kind that has these options. Raises TrainingError for what no kind has."""
+    found = next((kind for kind in all_kinds().values() if kind.options is type(options)), None)
+    if found is None:
+        raise TrainingError(f"no kind of model has options like {options!r}")
+    return found
 
 
-def option_fields() -> Mapping[str, OptionField]:
-    """Return the declaration of each option of any kind that can be asked for; of several the first kind's."""
-    fields: dict[str, OptionField] = {}
-    for kind in trainable_kinds().values():
-        fields = {**kind.fields, **fields}
-    return fields
-
-
-def values_of(kind: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as values of their declarations: those of the kind, and of an option that it lacks another's.
-
-    Raises WrongOption for a value that its declaration does not allow.
-    """
-    fields = {**option_fields(), **(default_kind() if kind is None else kind_named(kind)).fields}
-    return {name: fields[name].value_of(value) if name in fields else value for name, value in given.items()}
-
-
-def check(kind: str | None, given: Mapping[str, Any]) -> None:
-    """Raise WrongOption for options that a kind does not take, that it needs and lacks, or whose values are wrong."""
-    made = default_kind() if kind is None else kind_named(kind)
-    check_taken(made, given)
-    made.options.from_given(given)
-
-
-def check_taken(kind: Kind, given: Mapping[str, Any]) -> None:
-    """Raise WrongOption for an option that a kind does not take, naming those that do."""
-    for name, value in given.items():
-        if name not in kind.fields:
-            raise WrongOption(name, Message("goes with {}", asked_for(takers(name))), value=value)
-
-
-def asked_for(kinds: Sequence[Kind]) -> Message:
-    """Return how kinds are asked for."""
-    releases = [kind.name for kind in kinds if kind.asked_by == "release"]
-    parts: list[str] = ["a head"] * any(kind.asked_by is None for kind in kinds)
-    listed = " or ".join(filter(None, (", ".join(releases[:-1]), *releases[-1:])))
-    parts += [Message("{release:{}}", listed)] * bool(releases)
-    return Message(" or ").join(parts)
-
-
-def train_and_save(kind: str | None, job: Job) -> ProvenCertificate:
-    """Train and save a model; return its certificate. kind: its name; None for the one where none is asked for.
-
-    Raises WrongOption, as `check` does, and TrainingError.
-    """
-    made = default_kind() if kind is None else kind_named(kind)
-    check_taken(made, job.options)
-    certificate: ProvenCertificate = made.train(job, made.options.from_given(job.options))
+def train_and_save(options: Options, job: Job) -> ProvenCertificate:
+    """Train and save a model of the kind that has these options; return its certificate. Raises TrainingError."""
+    certificate: ProvenCertificate = kind_for(options).train(job, options)
     return certificate

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import MOST_RECORDS, check_count
 from dpserve.training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from dpserve.training.kinds.planned import Plan, PlannedOption, Trial
+from dpserve.training.options import Options
 from dpserve.training.planning.options import default_option, kind_of_option, option_named, planned_options
 from dpserve.training.planning.ranking import HELD_OUT, Ranking
 
@@ -97,8 +97,10 @@ class Recommendation:
         """The chosen option."""
         return option_named(self.option)
 
-    def training_options(self, n: int, whole: int, queries: int | None) -> dict[str, Any]:
-        """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
+    def training_options(self, n: int, whole: int, queries: int | None) -> tuple[Options, int]:
+        """Return the kind's options for it, and the price of the model, or of each answer, in picorho.
+
+        n: declared; whole: the budget in picorho; queries: None, no end.
 
         No release takes more than LARGEST_RELEASE_RHO of the budget. Raises ValueError for noise on each answer
         without a number of queries, or for more of them than the budget pays for.
@@ -109,7 +111,7 @@ class Recommendation:
                 raise ValueError("no budget pays for unlimited answers one by one")
             _check_answers(whole, queries)
             share = whole // queries
-        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share))
+        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share)), share
 
 
 def _check_answers(whole: int, queries: int) -> None:
@@ -120,27 +122,6 @@ def _check_answers(whole: int, queries: int) -> None:
     except ValueError as error:
         most = f"; it pays for at most {whole // least:,} answers" if whole // queries < least else ""
         raise ValueError(f"{queries:,} answers cannot share {to_rho(whole):g} rho: {error}{most}") from error
-
-
-def of_kind(release: str, modality: Modality | None = None, *, fourier: bool = False) -> Recommendation:
-    """Return a kind of release that the owner chose, whose options then follow from public numbers as a choice's do.
-
-    fourier: whether on random features. Raises ValueError for a kind that there is no rule for on rows of this
-    modality.
-    """
-    wanted = [
-        each
-        for each in planned_options().values()
-        if each.release and (each.features == "fourier" if fourier else _suits(each, modality))
-    ]
-    wanted = [each for each in wanted if fourier or each.features != "fourier"]
-    option = next((each for each in wanted if each.release == release), None)
-    if option is None:
-        kinds = ", ".join(sorted({str(each.release) for each in wanted}))
-        features = "Fourier" if fourier else "such"
-        raise ValueError(f"on {features} features there are rules for {kinds}, and none for {release!r}")
-    reason = f"{option.title}, as you asked, set by rules from public numbers; paid once, for any number of queries"
-    return Recommendation(option.name, reason)
 
 
 def _suits(option: PlannedOption, modality: Modality | None) -> bool:
@@ -363,8 +344,7 @@ def _explained(option: str, n: int, classes: int, whole: int, preferred: str, re
 def _nothing_left(refused: Sequence[str]) -> Message:
     """Say that no pay-once model can be had, why, and what is left. refused: why each cannot."""
     return Message(
-        "no pay-once model can be trained: {}. What is left is noise on each answer of a head: train one "
-        "without {release}",
+        "no pay-once model can be trained: {}. What is left is noise on each answer of a head, by {kind:head}",
         "; ".join(dict.fromkeys(refused)),
     )
 

@@ -1,21 +1,13 @@
 """The kind: its options, its output, how it trains and loads, and what it lacks."""
 
-from dataclasses import dataclass
-from typing import Annotated
-
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.kinds.kind import WITHOUT_CLASSES, PayOnceKind
-from dpserve.training.kinds.options import Options
 from dpserve.training.kinds.outputs import Output, Outputs
-from dpserve.training.kinds.shared_options import PRICE, RECORDS
+from dpserve.training.options import Options
 
 
-@dataclass(frozen=True, kw_only=True)
-class RatingsOptions(Options):
-    """The options of a noisy mean."""
-
-    price: Annotated[int, PRICE]
-    records_declared: Annotated[int, RECORDS]
+class Ratings(Options):
+    """The options of a noisy mean: none."""
 
 
 class RatingsKind(PayOnceKind):
@@ -23,7 +15,8 @@ class RatingsKind(PayOnceKind):
 
     name = "ratings"
     sentence = "the noisy mean of the ratings, the same answer to every row"
-    options = RatingsOptions
+    options = Ratings
+    needs_n = True
     lacks = PayOnceKind.lacks | WITHOUT_CLASSES
 
     @property
@@ -41,7 +34,7 @@ class RatingsKind(PayOnceKind):
         """Add up, add noise, and save."""
         from noisy_ratings.model import save_ratings, train_ratings
 
-        asked = (job.records, job.name, job.feature_map, options, job.lineage, SystemRandomness())
+        asked = (job.records, job.name, job.feature_map, job.paid, job.declared, job.lineage, SystemRandomness())
         return save_ratings(job.out, train_ratings(*asked, before=job.before))
 
     def load(self, folder, device):

@@ -64,13 +64,13 @@ class Ratings:
         return np.tile(self.total / declared, (len(X), 1)), NumberNoise(np.full(len(X), deviation))
 
 
-def train_ratings(records, name, feature_map, options, lineage, randomness, before=()):
+def train_ratings(records, name, feature_map, price, n, lineage, randomness, before=()):
     """Add up the records' ratings, with noise."""
     try:
         ratings = np.array([float(each) for each in records.declaration.classes])
     except ValueError as error:
         raise TrainingError("ratings are classes whose names are numbers") from error
-    law = GaussianVector(mu_for(options.price), 1, float(np.abs(ratings).max()))
+    law = GaussianVector(mu_for(price), 1, float(np.abs(ratings).max()))
     total = np.array([np.bincount(records.y, records.weights, minlength=len(ratings)) @ ratings])
     certificate = RatingsCertificate.fresh(
         name,
@@ -78,7 +78,7 @@ def train_ratings(records, name, feature_map, options, lineage, randomness, befo
         feature_map,
         lineage,
         releases=(*before, TOTAL.bought(law.cost)),
-        records_declared=options.records_declared,
+        records_declared=n,
     )
     return Ratings(certificate, law.release(total, randomness), feature_map.public_tensors())
 

@@ -1,23 +1,17 @@
 """The kind: its options, how it trains and loads, what the planner may say of it, how it leaves in a file."""
 
-from dataclasses import dataclass
-from typing import Annotated
-
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.kinds.kind import PayOnceKind
-from dpserve.training.kinds.options import Declared, Options
 from dpserve.training.kinds.planned import UNLIMITED, PlannedOption
-from dpserve.training.kinds.shared_options import PRICE
-
-SMOOTHING = Declared("Records of each class that are added before shares are taken.", unit="records", least=0)
+from dpserve.training.options import Options, option
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharesOptions(Options):
+class Shares(Options):
     """The options of noisy shares."""
 
-    price: Annotated[int, PRICE]
-    smoothing: Annotated[float, SMOOTHING] = 1.0
+    smoothing: float = option(
+        1.0, "Records of each class that are added before shares are taken.", unit="records", ge=0
+    )
 
 
 def _qualities(trial):
@@ -34,7 +28,7 @@ class SharesKind(PayOnceKind):
 
     name = "shares"
     sentence = "noisy shares of the classes, the same answer to every row"
-    options = SharesOptions
+    options = Shares
     planned = (PlannedOption("shares", "noisy shares", "once", _qualities, "shares", "identity"),)
     lacks = PayOnceKind.lacks | {"intervals": "nobody worked out how far noise moves a share"}
 
@@ -50,7 +44,7 @@ class SharesKind(PayOnceKind):
         from noisy_shares.model import save_shares, train_shares
 
         words = SystemRandomness()
-        asked = (job.records, job.name, job.feature_map, options.price, options.smoothing, job.lineage, words)
+        asked = (job.records, job.name, job.feature_map, job.paid, options.smoothing, job.lineage, words)
         return save_shares(job.out, train_shares(*asked, before=job.before))
 
     def load(self, folder, device):

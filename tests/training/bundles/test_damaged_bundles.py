@@ -20,12 +20,12 @@ from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import train_and_save
 from dpserve.training.regular_files import read_regular
-from tests.training.conftest import Silent, identity, make_records
+from tests.training.conftest import Silent, identity, make_records, terms
 
 KINDS = {
     "head": (None, {"lam": 1.0}),
     "weights": ("weights", {"lam": 1.0, "price": "rho:0.3"}),
-    "class-sums": ("class-sums", {"price": "rho:0.5", "records_declared": 60}),
+    "class-sums": ("class-sums", {"price": "rho:0.5", "n": 60}),
 }
 HOSTILE = [1e308, -1e308, 1e-320, 0, -1, 0.5, 2**31, 2**62, 10**30, "", "x" * 1000, None, True, [], {}, [[]]]
 
@@ -36,9 +36,9 @@ def bundles(tmp_path_factory):
     folder, records = tmp_path_factory.mktemp("bundles"), make_records()
     for name, (kind, options) in KINDS.items():
         feature_map = identity(records, bias=0.25)
-        train_and_save(
-            kind, Job(records, "model", "lineage", feature_map, folder / name, options, folder / "state", Silent())
-        )
+        own, more = terms(kind, options)
+        job = Job(records, "model", "lineage", feature_map, folder / name, folder / "state", Silent(), **more)
+        train_and_save(own, job)
     return folder
 
 

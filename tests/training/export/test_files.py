@@ -44,7 +44,7 @@ from dpserve.training.kinds.weights.bundle import save_weights
 from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.pay_once.calibration import CALIBRATION
 from dpserve.training.pay_once.cuts import CUTS as QUANTILES
-from dpserve.training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from dpserve.training.pay_once.prediction_sets import counts_of, record_parts, release_sets
 from tests.seeded import Seeded
 
 WHOLE = whole_picorho("rho:2")
@@ -462,7 +462,7 @@ def test_a_files_sets_hold_the_classes_of_the_models_sets(form, by, rows):
     model = model_of("class-sums", "identity", 3)
     held = np.random.default_rng(5)
     own, y = held.beta(3, 1.3, 4000), held.integers(3, size=4000)
-    counts = counts_of(own, y, parts_of(None, 4000), 1 if by == "all" else 3)
+    counts = counts_of(own, y, record_parts(None, 4000), 1 if by == "all" else 3)
     sets = release_sets(counts, 0.05, 10, Seeded(2))
     model = replace(model, certificate=model.certificate.with_prediction_sets(sets))
     by_coverage = json.loads(metadata_in(form, exported(model, form).content)["prediction_sets"])

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpserve.training.block_choice import BlockChoice
+from dpserve.training.block_choice import Blocks
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks, period_of
 from dpserve.training.inputs.table_records import read_numbers
@@ -75,7 +75,7 @@ def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, se
         own = generator.choice(names, size=generator.integers(1, 3), replace=False).tolist()
         own = [""] if "" in own else own
         named = {"block_name": own[0]} if len(own) == 1 else {"block": "in", "blocks": ",".join(own)}
-        declared = BlockChoice(**named, block_budget=BUDGET).declaration if own[0] else None
+        declared = Blocks(**named).declared(BUDGET) if own[0] else None
         its_names = declared.names if declared else ("",)
         people = generator.choice(12, size=3, replace=False)
         rows = [(f"u{who}", own[generator.integers(len(own))]) for who in people]

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +21,8 @@ def test_no_optimiser_and_no_randomness_comes_with_a_model(kind, tmp_path):
     rng = np.random.default_rng(0)
     declaration = Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("no", "yes"))
     records = Records(rng.uniform(size=(200, 2)), rng.integers(2, size=200), declaration, (b"of tests",))
-    options = {"price": 10**11} | OF_KIND[kind]
-    if "records_declared" in kind_named(kind).fields:
-        options["records_declared"] = 200
-    assert {each.name for each in fields(kind_named(kind).options)} >= options.keys()
-    fit(records, Request(name="m", lineage="l", kind=kind, options=options), tmp_path / "m", state=tmp_path)
+    own = kind_named(kind).options(**OF_KIND[kind])
+    fit(records, Request(name="m", lineage="l", kind=own, price=10**11, n=200), tmp_path / "m", state=tmp_path)
     heavy = ("scipy.special", "scipy.optimize", "scipy.sparse", "cryptography.hazmat", "numpy.random", "numpy.ma.")
     program = (
         "import sys, numpy as np; from pathlib import Path; from dpserve.training.kinds.loading import load_model;"

@@ -14,9 +14,10 @@ from dpserve.training.fit import Request, fit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds import registry
 from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
-from dpserve.training.kinds.class_sums.kind import ClassSumsKind
+from dpserve.training.kinds.class_sums.kind import ClassSums, ClassSumsKind
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.weights.certificate import WeightsCertificate
+from dpserve.training.kinds.weights.kind import Weights
 from dpserve.training.pay_once.chain import FeatureStep
 from tests.changed_releases import with_mu
 
@@ -64,10 +65,15 @@ class ClippedCertificate(ClassSumsCertificate):
     assumptions: Several[str] = ClassSumsCertificate.ASSUMPTIONS
 
 
+class ClippedSums(ClassSums):
+    """The options of such sums."""
+
+
 class ClippedKind(ClassSumsKind):
     """Class sums with one more step."""
 
     name = "clipped-sums"
+    options = ClippedSums
     certificate_type = ClippedCertificate
 
 
@@ -84,20 +90,20 @@ def records(n=300):
     return Records(X, (X[:, 0] > 0.5).astype(np.int64), declaration, tuple(row.tobytes() for row in X))
 
 
-def trained(tmp_path, kind, **options):
-    request = Request(name="m", lineage="l", kind=kind, options={"price": WHOLE} | options)
-    return fit(records(), request, tmp_path / kind, state=tmp_path / "state").certificate
+def trained(tmp_path, kind):
+    request = Request(name="m", lineage="l", kind=kind, price=WHOLE)
+    return fit(records(), request, tmp_path / "model", state=tmp_path / "state").certificate
 
 
 @pytest.mark.usefixtures("clipped")
 def test_a_step_of_someones_own_is_bought_listed_composed_and_read_back(tmp_path):
-    certificate = trained(tmp_path, "clipped-sums")
+    certificate = trained(tmp_path, ClippedSums())
     assert [release.name for release in certificate.releases] == ["clip", "centre", "sums", "calibration"]
     assert certificate.mu_of(CLIP) == mu_for(WHOLE // 10)
     assert 0.99 * WHOLE < certificate.price.picorho <= WHOLE
     assert set(certificate.shown_to_strangers()["feature_map"]) == {"kind", "lower", "upper"}
     assert "clip_norm" in certificate.public()["feature_map"]
-    model = load_model(tmp_path / "clipped-sums")
+    model = load_model(tmp_path / "model")
     assert model.certificate.feature_map.clip_norm < 1
     assert np.isfinite(model.probabilities(records(9).X)).all()
 
@@ -105,7 +111,7 @@ def test_a_step_of_someones_own_is_bought_listed_composed_and_read_back(tmp_path
 @pytest.mark.usefixtures("clipped")
 def test_a_certificate_without_a_step_that_the_model_needs_does_not_hold(tmp_path):
     with pytest.raises(BundleError, match="no release of clip"):
-        with_mu(trained(tmp_path, "clipped-sums"), "clip", 0.0).verify()
+        with_mu(trained(tmp_path, ClippedSums()), "clip", 0.0).verify()
 
 
 class Unproven(ClassSumsCertificate):
@@ -116,22 +122,27 @@ class Unproven(ClassSumsCertificate):
     assumptions: Several[str] = ClassSumsCertificate.ASSUMPTIONS
 
 
+class UnprovenSums(ClassSums):
+    """The options of such sums."""
+
+
 class UnprovenKind(ClassSumsKind):
     """Class sums that are sealed without a proof."""
 
     name = "unproven-sums"
+    options = UnprovenSums
     certificate_type = Unproven
 
 
 def test_a_model_that_its_own_certificate_refuses_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_kinds", {**registry.all_kinds(), "unproven-sums": UnprovenKind()})
     with pytest.raises(TrainingError, match="not"):
-        trained(tmp_path, "unproven-sums")
-    assert not (tmp_path / "unproven-sums").exists()
+        trained(tmp_path, UnprovenSums())
+    assert not (tmp_path / "model").exists()
 
 
 def test_releases_in_another_order_or_twice_or_of_other_records_do_not_hold(tmp_path):
-    certificate = trained(tmp_path, "weights", lam=4.0)
+    certificate = trained(tmp_path, Weights(lam=4.0))
     assert isinstance(certificate, WeightsCertificate)
     first, *others = certificate.releases
     beside = first.model_copy(update={"part": "held back"})
@@ -142,7 +153,7 @@ def test_releases_in_another_order_or_twice_or_of_other_records_do_not_hold(tmp_
 
 @pytest.mark.parametrize("cost", ["claimed-gaussian:0.5", "laplace:0.5", "gaussian:0.5,gaussian:0.5", "sgm:1.0:0.1"])
 def test_a_release_of_another_law_than_its_steps_does_not_hold(tmp_path, cost):
-    certificate = trained(tmp_path, "weights", lam=4.0)
+    certificate = trained(tmp_path, Weights(lam=4.0))
     first, *others = certificate.releases
     made = certificate.model_copy(update={"releases": (first.model_copy(update={"cost": cost}), *others)})
     made = made.model_copy(update={"cost": str(made.whole_cost())})
@@ -151,7 +162,7 @@ def test_a_release_of_another_law_than_its_steps_does_not_hold(tmp_path, cost):
 
 
 def test_a_certificate_costs_what_its_releases_cost(tmp_path):
-    certificate = trained(tmp_path, "weights", lam=4.0)
+    certificate = trained(tmp_path, Weights(lam=4.0))
     assert certificate.price == Cost(tuple(loss for each in certificate.releases for loss in each.price.losses))
     with pytest.raises(BundleError, match="cost is"):
         certificate.model_copy(update={"cost": certificate.releases[0].cost}).verify()

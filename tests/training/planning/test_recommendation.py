@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from dpserve import DPSGD, ClassSums, Head
 from dpserve.accounting.budgets import Budget
-from dpserve.mechanisms.gaussian_vector import LEAST_PRICE
+from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for
 from dpserve.training.errors import TrainingError
 from dpserve.training.features import rules
+from dpserve.training.features.rules import strong_convexity
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.cases import Estimate, Quality, numbers_declared
 from dpserve.training.planning.options import MANY_CLASSES, default_option, option_named, planned_options
@@ -20,7 +22,6 @@ from dpserve.training.planning.recommendation import (
     by_simulation,
     case_of,
     most_rows,
-    of_kind,
     refusal,
     warnings_of,
 )
@@ -82,11 +83,10 @@ def test_answers_without_end_are_never_paid_one_by_one():
 
 
 def test_options_are_those_that_train_takes():
-    sums = Recommendation("class-sums", "").training_options(3500, 10**10, None)
-    assert sums == {"price": 10**10, "records_declared": 3500}
-    descent = Recommendation("dpsgd-fourier", "").training_options(60_000, 10**10, None)
-    assert descent["records_declared"] == 60_000
-    assert descent["price"] == 10**10
+    assert Recommendation("class-sums", "").training_options(3500, 10**10, None) == (ClassSums(), 10**10)
+    assert Recommendation("dpsgd-128", "").training_options(60_000, 10**10, None) == (DPSGD(hidden=(128,)), 10**10)
+    lam = strong_convexity(mu_for(10**8))
+    assert Recommendation("per-query", "").training_options(9, 10**10, 100) == (Head(lam=lam), 10**8)
 
 
 def test_invalid_arguments_are_refused():
@@ -216,14 +216,6 @@ def test_many_classes_of_numbers_as_they_are_get_class_sums_and_all_others_dp_sg
     assert recommended(30_000, 100, whole(1), own=True).option == "dpsgd"
 
 
-def test_a_kind_that_the_owner_chose_has_the_features_that_suit_the_rows():
-    assert of_kind("class-sums", "table").chosen.features == "quantiles"
-    assert of_kind("class-sums", "images").chosen.features == "identity"
-    assert of_kind("weights", "table", fourier=True).chosen.features == "fourier"
-    with pytest.raises(ValueError, match="there are rules for"):
-        of_kind("class-sums", fourier=True)
-
-
 def test_options_that_would_be_the_same_are_simulated_once():
     """A narrow table has bins for an option of any features but cuts."""
     rng = np.random.default_rng(0)
@@ -292,7 +284,6 @@ def test_without_rows_tables_get_no_crosses(n):
 def test_without_rows_images_get_histograms_alone():
     """On MNIST they did better, so that only rows speak for more."""
     assert recommended(60_000, 10, whole(1), "images").option == "dpsgd"
-    assert of_kind("dpsgd", "images").option == "dpsgd"
 
 
 @pytest.mark.parametrize("modality", ["table", None])
@@ -302,7 +293,7 @@ def test_what_is_recommended_can_be_trained(n, classes, modality):
     for price in (401_000_000, 799_999_999, 800_000_010, 35_921_474_698, LARGEST_PRICE, 6 * 10**12):
         found = recommended(n, classes, price, modality)
         assert refusal(found.option, n, classes, price) is None
-        assert found.training_options(n, price, None)["price"] <= min(price, LARGEST_PRICE)
+        assert found.training_options(n, price, None)[1] <= min(price, LARGEST_PRICE)
 
 
 def test_quantiles_that_the_budget_cannot_buy_give_way_to_even_cuts():

@@ -1,9 +1,8 @@
 """Noisy class sums: the sum of the records' directions in each class, released once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.mechanisms.randomness import Randomness, SystemRandomness
@@ -11,14 +10,14 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.quantiles import price_of_counts
 from dpserve.training.kinds.kind import Job, PayOnceKind, TrainAlike
 from dpserve.training.kinds.likeness import bought_before, price_of, releases_shown
-from dpserve.training.kinds.options import Options
 from dpserve.training.kinds.planned import Plan, PlannedOption
-from dpserve.training.kinds.shared_options import CANARIES, PRICE, RECORDS
+from dpserve.training.kinds.shared_options import CANARIES
+from dpserve.training.options import Options
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
     from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
-    from dpserve.training.kinds.class_sums.model import ClassSums
+    from dpserve.training.kinds.class_sums.model import ClassSums as ClassSumsModel
     from dpserve.training.pay_once.classifier import Classifier
 
 
@@ -28,13 +27,10 @@ AFTER_STEPS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassSumsOptions(Options):
-    """The options of class sums."""
+class ClassSums(Options):
+    """Noisy sums of the records of each class, good for few records."""
 
-    price: Annotated[int, PRICE]
-    records_declared: Annotated[int | None, RECORDS] = None
-    canaries: Annotated[int | None, CANARIES] = None
+    canaries: int | None = CANARIES()
 
 
 class ClassSumsKind(PayOnceKind):
@@ -42,25 +38,24 @@ class ClassSumsKind(PayOnceKind):
 
     name = "class-sums"
     sentence = "noisy sums of the records of each class, good for few records"
-    options = ClassSumsOptions
-    beside_budget = ("canaries",)
+    options = ClassSums
 
-    def train(self, job: Job, options: ClassSumsOptions) -> "ClassSumsCertificate":
+    def train(self, job: Job, options: ClassSums) -> "ClassSumsCertificate":
         """Release the sums and save the model."""
         from dpserve.training.kinds.class_sums.bundle import save_class_sums
         from dpserve.training.kinds.class_sums.train import train_class_sums
 
-        words, declared = SystemRandomness(), options.records_declared
+        words = SystemRandomness()
         with job.progress.steps_with_progress(2 * len(job.records)) as report:
             model = train_class_sums(
                 job.records,
                 job.name,
                 job.feature_map,
-                options.price,
+                job.paid,
                 job.lineage,
                 words,
                 report,
-                declared,
+                job.n,
                 options.canaries,
                 before=job.before,
                 certificate_type=self.certificate_type,
@@ -114,7 +109,7 @@ class ClassSumsKind(PayOnceKind):
             return None
         steps = any(release.name == DESCENT.name for release in releases_shown(public))
 
-        def train(records: "Records", randomness: Randomness) -> "ClassSums":
+        def train(records: "Records", randomness: Randomness) -> "ClassSumsModel":
             declared = len(records) if steps else None
             return train_class_sums(
                 records,
@@ -129,13 +124,13 @@ class ClassSumsKind(PayOnceKind):
 
         return train
 
-    def load(self, folder: Path, device: str | None) -> "ClassSums":
+    def load(self, folder: Path, device: str | None) -> "ClassSumsModel":
         """Read and verify class sums."""
         from dpserve.training.kinds.class_sums.bundle import load_class_sums
 
         return load_class_sums(folder, device, self.certificate_type)
 
-    def classifier(self, model: "ClassSums") -> "Classifier":
+    def classifier(self, model: "ClassSumsModel") -> "Classifier":
         """Return the calibrated head around the released centre."""
         from dpserve.training.pay_once.classifier import Classifier, calibrated_layer
 

@@ -1,9 +1,9 @@
 """DP-SGD: a linear model or a network, trained by noisy steps on clipped gradients, released once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from dpserve.accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOST_STEPS
 from dpserve.mechanisms.gaussian_vector import mu_for
@@ -12,37 +12,15 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.dpsgd.noisy_step import LARGEST_NORM, LEAST_NORM
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from dpserve.training.kinds.likeness import Likeness, bought_before, network_likeness, price_of, releases_shown
-from dpserve.training.kinds.options import Declared, Options
 from dpserve.training.kinds.planned import PlannedOption
-from dpserve.training.kinds.shared_options import CANARIES, PRICE, RECORDS, Activation, widths
+from dpserve.training.kinds.shared_options import CANARIES, Activation, Hidden, widths
+from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration
     from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
     from dpserve.training.kinds.dpsgd.model import DpSgdModel
     from dpserve.training.pay_once.classifier import Classifier
-
-_HIDDEN = Declared(
-    "The width of each hidden layer.",
-    unit="units",
-    least=0,
-    default_text="none, a linear head",
-)
-_STEPS = Declared("How many steps.", least=1, most=MOST_STEPS, default_text="by rule")
-_RATE = Declared("The learning rate.", above=0, default_text="by rule from public numbers")
-_SAMPLING_RATE = Declared("The probability with which a record joins a step.", above=0, most=1, default_text="by rule")
-_NOISE = Declared(
-    "The noise multiplier of a step.",
-    above=LEAST_NOISE,
-    below=LARGEST_NOISE,
-    default_text="the least that costs the price",
-)
-_CLIP = Declared(
-    "The largest norm of a record's gradient.",
-    least=LEAST_NORM,
-    most=LARGEST_NORM,
-    default_text="by rule",
-)
 
 NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
 """Two ways to an interval can be proved, and neither is worth having.
@@ -59,23 +37,29 @@ one of a head that had a sixth of the price (k = 6): the mean of the six shares 
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class DpSgdOptions(Options):
-    """The options of DP-SGD; None for what its rules set from public numbers."""
+class DPSGD(Options):
+    """DP-SGD: a linear model or a network, trained by noisy steps. None stands for what its rules set from public
+    numbers."""
 
-    price: Annotated[int, PRICE]
-    records_declared: Annotated[int, RECORDS]
-    hidden: Annotated[tuple[int, ...], _HIDDEN] = ()
-    activation: Annotated[Activation, Declared("What hidden units compute: tanh or relu.")] = "tanh"
-    steps: Annotated[int | None, _STEPS] = None
-    learning_rate: Annotated[float | None, _RATE] = None
-    sampling_rate: Annotated[float | None, _SAMPLING_RATE] = None
-    sampling: Annotated[str, Declared("How records join a step. Only 'poisson', each by itself, is covered.")] = (
-        "poisson"
+    hidden: Hidden = option((), "The width of each hidden layer.", unit="units", default_text="none, a linear head")
+    activation: Activation = option("tanh", "What hidden units compute: tanh or relu.")
+    steps: int | None = option(None, "How many steps.", ge=1, le=MOST_STEPS, default_text="by rule")
+    learning_rate: float | None = option(None, "The learning rate.", gt=0, default_text="by rule from public numbers")
+    sampling_rate: float | None = option(
+        None, "The probability with which a record joins a step.", gt=0, le=1, default_text="by rule"
     )
-    step_noise: Annotated[float | None, _NOISE] = None
-    gradient_clip: Annotated[float | None, _CLIP] = None
-    canaries: Annotated[int | None, CANARIES] = None
+    sampling: str = option("poisson", "How records join a step. Only 'poisson', each by itself, is covered.")
+    step_noise: float | None = option(
+        None,
+        "The noise multiplier of a step.",
+        gt=LEAST_NOISE,
+        lt=LARGEST_NOISE,
+        default_text="the least that costs the price",
+    )
+    gradient_clip: float | None = option(
+        None, "The largest norm of a record's gradient.", ge=LEAST_NORM, le=LARGEST_NORM, default_text="by rule"
+    )
+    canaries: int | None = CANARIES()
 
 
 class DpSgdKind(PayOnceKind):
@@ -83,20 +67,20 @@ class DpSgdKind(PayOnceKind):
 
     name = "dpsgd"
     sentence = "a linear model or a network, trained by noisy steps"
-    options = DpSgdOptions
-    beside_budget = ("hidden", "canaries")
+    options = DPSGD
+    needs_n = True
     lacks = {**PayOnceKind.lacks, "intervals": NO_INTERVALS}  # noqa: RUF012 - a constant of the class
 
-    def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
+    def lack(self, ability: Ability, options: Options | None = None) -> str | None:
         """Return what it lacks: canaries, in a network."""
-        if ability == "canaries" and widths(given.get("hidden") or ()):
+        if ability == "canaries" and isinstance(options, DPSGD) and widths(options.hidden):
             return (
                 "go with a linear head: in a network each would have as many numbers in every step as the first layer "
                 "has units, and what it moves there would depend on the other layers' weights"
             )
-        return super().lack(ability, given)
+        return super().lack(ability, options)
 
-    def train(self, job: Job, options: DpSgdOptions) -> "DpSgdCertificate":
+    def train(self, job: Job, options: DPSGD) -> "DpSgdCertificate":
         """Train by DP-SGD and save the model."""
         from dpserve.training.fitting.network import Network
         from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
@@ -111,12 +95,12 @@ class DpSgdKind(PayOnceKind):
             made["clip_norm"] = options.gradient_clip
         hidden = widths(options.hidden)
         network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
-        choices = by_rule(options.records_declared, mu_for(options.price), network.size, hidden=hidden, **made)
+        choices = by_rule(job.declared, mu_for(job.paid), network.size, hidden=hidden, **made)
         recipe = DpSgdRecipe(
             job.name,
             job.feature_map,
             choices,
-            options.price,
+            job.paid,
             noise_multiplier=options.step_noise,
             sampling=options.sampling,
             before=job.before,

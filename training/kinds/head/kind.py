@@ -1,9 +1,10 @@
 """The certified head: a linear model on public features, each of whose answers gets noise and is paid for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import model_validator
 
 from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
 from dpserve.mechanisms.registry import DEFAULT, default_price
@@ -16,55 +17,52 @@ from dpserve.training.kinds.figures import Figures, convexified_figures, feature
 from dpserve.training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
 from dpserve.training.kinds.kind import Ability, Job, MeteredKind
 from dpserve.training.kinds.likeness import Likeness, head_likeness
-from dpserve.training.kinds.options import Declared, Options
 from dpserve.training.kinds.planned import Plan, PlannedOption
 from dpserve.training.kinds.shared_options import LAMBDA, TOLERANCE
+from dpserve.training.options import Options, declared, option
 
 if TYPE_CHECKING:
     from dpserve.training.kinds.head.bundle import CertifiedHead
 
-ALPHA = Declared(
-    "How much more large losses count: 0.01 costs little, 1 a great deal.",
-    least=SMALLEST_ALPHA,
-    most=LARGEST_ALPHA,
-    default_text="none",
-    needed_text="how much the largest losses count; 0.01 costs little, 1 a great deal",
-)
-LEAST_RECORDS = Declared(
-    "n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not the number of "
-    "records declared, which may be too high.",
-    unit="records",
-    least=2,
-    most=MOST_LEAST_RECORDS,
-    default_text="none",
-    needed_text="a number that there are no fewer records than, which may be public; counting them would say whether "
-    "one is there",
-)
-OBJECTIVE = Declared(
-    "What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large losses count "
-    "more in."
-)
 
+class Head(Options):
+    """A linear model on public features, each of whose answers gets noise and is paid for."""
 
-@dataclass(frozen=True, kw_only=True)
-class HeadOptions(Options):
-    """The options of a certified head."""
+    lam: float | None = LAMBDA()
+    tolerance: float = TOLERANCE(DEFAULT_TOLERANCE)
+    objective: Literal["sum", "convexified"] = option(
+        "sum",
+        "What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large losses "
+        "count more in.",
+    )
+    alpha: float | None = option(
+        None,
+        "How much more large losses count: 0.01 costs little, 1 a great deal.",
+        ge=SMALLEST_ALPHA,
+        le=LARGEST_ALPHA,
+        needed="how much the largest losses count; 0.01 costs little, 1 a great deal",
+    )
+    least_records: int | None = option(
+        None,
+        "n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not the number of "
+        "records declared, which may be too high.",
+        unit="records",
+        ge=2,
+        le=MOST_LEAST_RECORDS,
+        needed="a number that there are no fewer records than, which may be public; counting them would say whether "
+        "one is there",
+    )
 
-    lam: Annotated[float | None, LAMBDA] = None
-    tolerance: Annotated[float, TOLERANCE] = DEFAULT_TOLERANCE
-    objective: Annotated[Literal["sum", "convexified"], OBJECTIVE] = "sum"
-    alpha: Annotated[float | None, ALPHA] = None
-    least_records: Annotated[int | None, LEAST_RECORDS] = None
-
-    def __post_init__(self) -> None:
-        """Raise WrongOption for a wrong value, and for choices of an objective that is not asked for, or lacks them."""
-        super().__post_init__()
-        for name, declared in (("alpha", ALPHA), ("least_records", LEAST_RECORDS)):
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        """Raise WrongOption for choices of an objective that is not asked for, or lacks them."""
+        for name in ("alpha", "least_records"):
             value = getattr(self, name)
             if self.objective == "sum" and value is not None:
                 raise WrongOption(name, "goes with the convexified objective", value=value)
             if self.objective != "sum" and value is None:
-                raise WrongOption(name, "is needed", remedy=declared.needed_text)
+                raise WrongOption(name, "is needed", remedy=declared(type(self).model_fields[name], "needed"))
+        return self
 
     @property
     def convexity(self) -> Convexity | None:
@@ -79,7 +77,7 @@ def default_mu() -> float:
     return mu_for(whole_picorho(default_price(DEFAULT)))
 
 
-def recipe_for(job: Job, options: HeadOptions, mu: float) -> Recipe:
+def recipe_for(job: Job, options: Head, mu: float) -> Recipe:
     """Return the public choices of a head's training. Raises TrainingError for what has no certificate.
 
     mu: of an answer, or of the released weights, which Lambda follows from where none is given.
@@ -93,15 +91,15 @@ class HeadKind(MeteredKind):
 
     name = "head"
     sentence = "a linear model, each of whose answers gets noise and is paid for"
-    options = HeadOptions
+    options = Head
     asked_by = None
     centred_images = True
 
-    def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
+    def lack(self, ability: Ability, options: Options | None = None) -> str | None:
         """Return what a head lacks: with the convexified objective, units."""
-        return convexified_lack(ability, given) or super().lack(ability, given)
+        return convexified_lack(ability, options) or super().lack(ability, options)
 
-    def train(self, job: Job, options: HeadOptions) -> Certificate:
+    def train(self, job: Job, options: Head) -> Certificate:
         """Minimise the objective and save the head."""
         # The optimiser takes as long to import as a service to start, and serving does not need it.
         from dpserve.training.kinds.head.bundle import save_bundle
@@ -122,9 +120,9 @@ class HeadKind(MeteredKind):
         """Return the sensitivity of its logits."""
         return certificate.weight_sensitivity * NORM_BOUND
 
-    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+    def settings(self, option: PlannedOption, plan: Plan) -> Head:
         """Return the Lambda that suits the price of an answer."""
-        return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
+        return Head(**option.settings, lam=rules.strong_convexity(mu_for(plan.share)))
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
         """Return the likeness of a regularised linear model."""
@@ -152,9 +150,10 @@ class HeadKind(MeteredKind):
         ]
 
 
-def convexified_lack(ability: Ability, given: Mapping[str, Any]) -> str | None:
+def convexified_lack(ability: Ability, options: Options | None) -> str | None:
     """Return what a head lacks with the convexified objective, if that is what is asked for."""
-    return CONVEXIFIED_NO_UNITS if ability == "units" and given.get("objective") == "convexified" else None
+    is_convexified = isinstance(options, Head) and options.objective == "convexified"
+    return CONVEXIFIED_NO_UNITS if ability == "units" and is_convexified else None
 
 
 KIND = HeadKind()

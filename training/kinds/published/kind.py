@@ -1,32 +1,30 @@
 """A network as Lu et al. 2022 train it: unproven, and served only by its own mechanism."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.training.errors import WrongOption, extra
 from dpserve.training.kinds.figures import Figures, shortened
 from dpserve.training.kinds.kind import Job, MeteredKind
 from dpserve.training.kinds.likeness import Likeness
-from dpserve.training.kinds.options import Declared, Options
+from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
     from dpserve.training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedOptions(Options):
-    """Options for training a network as Lu et al. 2022 do."""
+class Published(Options):
+    """A network as Lu et al. 2022 train it: unproven."""
 
-    hidden: Annotated[tuple[int, ...], Declared("The width of each hidden layer.", unit="units", least=1)] = (128,)
-    alpha: Annotated[float, Declared("The strength of the convexified loss.")] = 1.0
-    epochs: Annotated[int, Declared("Passes over the records.", least=1)] = 100
-    seed: Annotated[int, Declared("Seed of the first weights and the order of the records.", least=0)] = 0
-    device: Annotated[
-        Literal["cpu", "cuda", "auto"], Declared("Where PyTorch trains; auto: on cuda where there is one.")
-    ] = "cpu"
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = option((128,), "The width of each hidden layer.", unit="units")
+    alpha: float = option(1.0, "The strength of the convexified loss.")
+    epochs: int = option(100, "Passes over the records.", ge=1)
+    seed: int = option(0, "Seed of the first weights and the order of the records.", ge=0)
+    device: Literal["cpu", "cuda", "auto"] = option("cpu", "Where PyTorch trains; auto: on cuda where there is one.")
 
 
 class PublishedKind(MeteredKind):
@@ -34,7 +32,7 @@ class PublishedKind(MeteredKind):
 
     name = "published"
     sentence = "a network as Lu et al. 2022 train it: unproven"
-    options = PublishedOptions
+    options = Published
     asked_by = "train-published"
     titled = "published network"
     lacks = {  # noqa: RUF012 - a constant of the class
@@ -49,7 +47,7 @@ class PublishedKind(MeteredKind):
         with extra("torch", "training networks"):
             import torch  # noqa: F401
 
-    def train(self, job: Job, options: PublishedOptions) -> Any:
+    def train(self, job: Job, options: Published) -> Any:
         """Train the network and save it."""
         from dpserve.training.kinds.published.bundle import save_published
         from dpserve.training.kinds.published.train import train_published

@@ -1,19 +1,19 @@
 """Released weights: a head's weights with noise drawn once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.features import rules
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
+from dpserve.training.kinds.head.kind import Head, convexified_lack, recipe_for
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from dpserve.training.kinds.likeness import Likeness, bought_before, head_likeness, price_of
 from dpserve.training.kinds.planned import Plan, PlannedOption
-from dpserve.training.kinds.shared_options import CANARIES, PRICE
+from dpserve.training.kinds.shared_options import CANARIES
+from dpserve.training.options import Options
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from dpserve.training.pay_once.classifier import Classifier
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightsOptions(HeadOptions):
-    """The options of released weights: those of a head, and a price."""
+class Weights(Head):
+    """A head's weights with noise drawn once."""
 
-    price: Annotated[int, PRICE]
-    canaries: Annotated[int | None, CANARIES] = None
+    canaries: int | None = CANARIES()
 
 
 class WeightsKind(PayOnceKind):
@@ -35,27 +33,26 @@ class WeightsKind(PayOnceKind):
 
     name = "weights"
     sentence = "a head's weights with noise drawn once"
-    options = WeightsOptions
-    beside_budget = ("canaries",)
+    options = Weights
 
-    def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
+    def lack(self, ability: Ability, options: Options | None = None) -> str | None:
         """Return what they lack: with the convexified objective, units and canaries."""
-        if ability == "canaries" and given.get("alpha") is not None:
+        if ability == "canaries" and isinstance(options, Weights) and options.alpha is not None:
             return "go with the sum of losses: in the convexified objective a canary changes every record's weight"
-        return convexified_lack(ability, given) or super().lack(ability, given)
+        return convexified_lack(ability, options) or super().lack(ability, options)
 
-    def train(self, job: Job, options: WeightsOptions) -> "WeightsCertificate":
+    def train(self, job: Job, options: Weights) -> "WeightsCertificate":
         """Train a head, add noise to its weights, and save them."""
         from dpserve.training.kinds.head.train import train_head
         from dpserve.training.kinds.weights.bundle import save_weights
         from dpserve.training.kinds.weights.train import release_weights
 
-        recipe = recipe_for(job, options, mu_for(options.price))
+        recipe = recipe_for(job, options, mu_for(job.paid))
         with job.progress.minimising(recipe.tolerance) as report:
             head = train_head(job.records, recipe, job.lineage, report)
         released = release_weights(
             head,
-            options.price,
+            job.paid,
             job.lineage,
             SystemRandomness(),
             job.records,
@@ -79,9 +76,9 @@ class WeightsKind(PayOnceKind):
 
         return PLANNED
 
-    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
-        """Return the price, and the Lambda that suits it."""
-        return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
+    def settings(self, option: PlannedOption, plan: Plan) -> Weights:
+        """Return the Lambda that suits the price."""
+        return Weights(**option.settings, lam=rules.strong_convexity(mu_for(plan.share)))
 
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap

@@ -5,7 +5,7 @@ import pytest
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.training.features import rules
 from dpserve.training.fit import Request, fit
-from tests.training.conftest import make_records
+from tests.training.conftest import make_records, terms
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ from tests.training.conftest import make_records
 )
 def test_it_is_that_of_the_rule_whatever_the_records(tmp_path, kind, options, lam):
     for n in (40, 41):
-        request = Request(name="m", lineage=f"l{n}", kind=kind, options=options)
+        own, more = terms(kind, options)
+        request = Request(name="m", lineage=f"l{n}", kind=own, **more)
         fitted = fit(make_records(n, n=n), request, tmp_path / str(n), state=tmp_path / f"state-{n}")
         assert fitted.certificate.strong_convexity == lam

@@ -1,0 +1,102 @@
+"""Plans in Python: what a budget buys, before any record is read, as `dpserve plan` says it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpserve.commands.console import shares
+from dpserve.commands.tables import check_public
+from dpserve.described_rows import bounds_of, public_records
+from dpserve.labels import schema_with_label
+from dpserve.mechanisms.gaussian_vector import picorho_for
+from dpserve.training.errors import WrongOption
+from dpserve.training.feature_choice import Features, shape_of
+from dpserve.training.features import rules
+from dpserve.training.inputs.declared import parse_bounds
+from dpserve.training.inputs.described import Schema
+from dpserve.training.inputs.records import Declaration
+from dpserve.training.inputs.schema import TableSchema, declaration_of
+from dpserve.training.kinds.cases import Estimate
+from dpserve.training.options import Options
+from dpserve.training.planning.recommendation import by_rule, by_simulation, numbers_to_cut
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recommendation: `PrivateClassifier(schema, kind=plan.kind, features=plan.features, ...)` follows it.
+
+    reason, warnings: sentences for the owner. estimates: of a simulation on public rows, what each option reached.
+    """
+
+    kind: Options
+    features: Features
+    reason: str
+    warnings: tuple[str, ...]
+    estimates: tuple[Estimate, ...] = ()
+
+
+def plan(
+    schema: Schema,
+    *,
+    n: int,
+    epsilon: float,
+    delta: float,
+    queries: int | None = None,
+    public: Any = None,
+    image_shape: tuple[int, ...] | None = None,
+) -> Plan:
+    """Return what a budget buys: the kind of model and its features, by public numbers or on public rows.
+
+    Parameters
+    ----------
+    schema : Schema
+        The records, as `PrivateClassifier` takes them: columns and classes, or bounds by column and classes.
+    n : int
+        About how many records there are, or privacy units, as a number that may be public.
+    epsilon : float
+        What all answers together may cost, at `delta`.
+    delta : float
+        The delta of `epsilon`, above 0 and below 1.
+    queries : int, optional
+        How many answers the plan is for; no end by default.
+    public : data frame, optional
+        Public rows like the records, with their classes, to simulate on.
+    image_shape : sequence of int, optional
+        The height, the width and perhaps the channels of rows that are images.
+
+    Raises ValueError for a budget that buys no release, and for numbers that do not go together.
+    """
+    whole = picorho_for(epsilon, delta)
+    if public is None:
+        declared = _declaration(schema)
+        shape = None if image_shape is None else shape_of(image_shape, declared.features)
+        modality = rules.modality_of(declared, shape)
+        found = by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
+    else:
+        rows = public_records(schema, public)
+        check_public(rows, "public=")
+        declared = rows.declaration
+        shape = None if image_shape is None else shape_of(image_shape, declared.features)
+        with shares("simulating") as progress:
+            found = by_simulation(rows, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
+    kind, _ = found.training_options(n, whole, queries)
+    features = Features.of_rule(found.chosen.features, declared)
+    if shape is not None:
+        features = features.replaced(image_shape=shape)
+    return Plan(kind, features, found.reason, found.warnings, found.estimates)
+
+
+def _declaration(schema: Schema) -> Declaration:
+    """Return what a schema declares of records. Raises WrongOption where that is too little."""
+    table: TableSchema | None = schema.table
+    if table is not None:
+        label = schema.label
+        if schema.classes is not None:
+            table = schema_with_label(table, label, schema.classes, None)
+        return declaration_of(table, label)
+    if not isinstance(schema.bounds, Mapping) or schema.classes is None:
+        raise WrongOption("schema", "needs columns and classes, or bounds by column and classes, to plan for")
+    names = tuple(map(str, schema.bounds))
+    lower, upper = parse_bounds(bounds_of(schema.bounds), names)
+    named = schema.classes.values() if isinstance(schema.classes, Mapping) else schema.classes
+    return Declaration(names, lower, upper, tuple(map(str, named)))

@@ -1,0 +1,222 @@
+"""A table of records as its owner describes it in Python: which columns it has, and what is public of each.
+
+    Schema(
+        label="outcome",
+        classes=["well", "ill"],
+        id="pid",
+        columns={"age": Number(0, 120), "ward": Levels("A", "B"), "seen": Date("2020-01-01", "2030-12-31")},
+    )
+
+A Table Schema in a file says the same, and is made of these: there is one way to read either.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, InstanceOf
+
+from dpserve.training.errors import WrongOption
+from dpserve.training.inputs.declared import Bounds, parse_bounds
+from dpserve.training.inputs.reading import TableRows
+from dpserve.training.inputs.schema import TableSchema, parse_schema, read_schema
+from dpserve.training.options import Options, option
+
+Day = Annotated[str, BeforeValidator(lambda given: given.isoformat() if isinstance(given, date) else given)]
+
+
+class ColumnType(Options):
+    """The public description of a column."""
+
+    type: ClassVar[str]
+
+    missing: float | str | None = option(
+        None,
+        "The public value that a missing one counts as, or 'level' for a level of its own; missing values are refused "
+        "without it.",
+        default_text="none, missing values are refused",
+    )
+    missing_texts: tuple[str, ...] = option(("",), "The texts that stand for a missing value.")
+
+    def field(self, name: str) -> dict[str, Any]:
+        """Return the field of a Table Schema."""
+        made = {"name": name, "type": self.type, "constraints": self._constraints()} | self._properties()
+        if self.missing is None:
+            made["constraints"]["required"] = True
+        elif self.missing != "level":
+            made["ifMissing"] = self.missing
+        return made | {"missingValues": list(self.missing_texts)}
+
+    def _constraints(self) -> dict[str, Any]:
+        return {}
+
+    def _properties(self) -> dict[str, Any]:
+        return {}
+
+
+class Number(ColumnType):
+    """A number within public bounds, which must not be read off the records."""
+
+    type: ClassVar[str] = "number"
+
+    minimum: float = option(..., "The lowest value.")
+    maximum: float = option(..., "The highest value.")
+    decimal: str = option(".", "The sign before the fraction, in texts.")
+    group: str = option("", "The sign between thousands, in texts.")
+
+    def __init__(self, minimum: float, maximum: float, **more: Any) -> None:
+        """Take the bounds first. Raises WrongOption."""
+        Options.__init__(self, minimum=minimum, maximum=maximum, **more)
+
+    def _constraints(self) -> dict[str, Any]:
+        return {"minimum": self.minimum, "maximum": self.maximum}
+
+    def _properties(self) -> dict[str, Any]:
+        signs = {"decimalChar": self.decimal, "groupChar": self.group}
+        return {name: sign for name, sign in signs.items() if sign != (".", "")[name == "groupChar"]}
+
+
+class Integer(Number):
+    """A whole number within public bounds."""
+
+    type: ClassVar[str] = "integer"
+
+
+class Boolean(ColumnType):
+    """True or false."""
+
+    type: ClassVar[str] = "boolean"
+
+    true: tuple[str, ...] = option(("true", "True", "TRUE", "1"), "The texts for true.")
+    false: tuple[str, ...] = option(("false", "False", "FALSE", "0"), "The texts for false.")
+
+    def _properties(self) -> dict[str, Any]:
+        return {"trueValues": list(self.true), "falseValues": list(self.false)}
+
+
+class Levels(ColumnType):
+    """One of several levels, which are public."""
+
+    type: ClassVar[str] = "string"
+
+    levels: tuple[str | int | float, ...] = option(..., "The levels.")
+    unknown: Literal["refuse", "coordinate"] = option(
+        "refuse", "What becomes of any other value: refuse it, or give all of them a coordinate."
+    )
+
+    def __init__(self, *levels: str | float, **more: Any) -> None:
+        """Take the levels first. Raises WrongOption."""
+        Options.__init__(self, **({"levels": levels} if levels else {}) | more)
+
+    def _constraints(self) -> dict[str, Any]:
+        return {"enum": [str(level) for level in self.levels]}
+
+    def _properties(self) -> dict[str, Any]:
+        return {"unknownLevels": self.unknown}
+
+
+class Date(ColumnType):
+    """A date between two public ones."""
+
+    type: ClassVar[str] = "date"
+
+    minimum: Day = option(..., "The earliest, as 2020-01-01.")
+    maximum: Day = option(..., "The latest.")
+    parts: tuple[str, ...] | None = option(
+        None, "Its parts that a model sees, as time, month, weekday, hour.", default_text="all"
+    )
+    pattern: str | None = option(None, "The pattern of its texts, as %d.%m.%Y.", default_text="2026-01-31")
+
+    def __init__(self, minimum: str | date, maximum: str | date, **more: Any) -> None:
+        """Take the earliest and the latest first. Raises WrongOption."""
+        Options.__init__(self, minimum=minimum, maximum=maximum, **more)
+
+    def _constraints(self) -> dict[str, Any]:
+        return {"minimum": self.minimum, "maximum": self.maximum}
+
+    def _properties(self) -> dict[str, Any]:
+        parts = {} if self.parts is None else {"parts": list(self.parts)}
+        return parts | ({} if self.pattern is None else {"format": self.pattern})
+
+
+class Datetime(Date):
+    """A date with a time of day between two public ones."""
+
+    type: ClassVar[str] = "datetime"
+
+
+class Text(ColumnType):
+    """Free text, by hashed words or characters, or by a public encoder."""
+
+    type: ClassVar[str] = "string"
+
+    buckets: int | None = option(None, "The number of buckets that words are hashed to.", default_text="1024")
+    of: Literal["words", "characters"] | None = option(None, "The parts that are hashed.", default_text="words")
+    lengths: tuple[int, int] | None = option(None, "The fewest and the most parts in a row.", default_text="1, 2")
+    longest: int | None = option(None, "The most characters.", default_text="100000")
+    encoder: Path | None = option(None, "The folder of a public encoder of texts, in place of buckets.")
+    sha256: str | None = option(None, "The digest of the encoder.", default_text="none, that of its files")
+
+    def _constraints(self) -> dict[str, Any]:
+        return {} if self.longest is None else {"maxLength": self.longest}
+
+    def _properties(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in ("buckets", "of", "lengths", "sha256")}
+        given["encoder"] = None if self.encoder is None else str(self.encoder)
+        return {"text": {name: value for name, value in given.items() if value is not None}}
+
+
+class Schema(TableRows):
+    """A table of records: its columns and classes, what identifies a record, and how values are read. All of it is
+    public, and nothing is read off the records."""
+
+    columns: Mapping[str, InstanceOf[ColumnType]] | Mapping[str, Any] | Path | str | None = option(
+        None, "The columns, {NAME: Number(0, 120)}; or a Table Schema: a file, or its content."
+    )
+    bounds: Any = option(
+        None,
+        "In place of columns, where all of them are numbers: the lowest and the highest value of every column, in its "
+        "own units, or {COLUMN: (LOW, HIGH)}.",
+    )
+    classes: Any = option(
+        None,
+        "The names of the classes, or {VALUE: NAME}. Not where the columns describe the label, or it is a boolean.",
+    )
+    unit: str | None = option(
+        None, "The column that identifies the person behind each record: all records of one are protected together."
+    )
+    missing: Any = option(
+        None,
+        "The public value that a missing one counts as, within the bounds, or 'level' for a level of its own; of every "
+        "column, or {COLUMN: VALUE}.",
+    )
+    clip: bool = option(False, "Clip values beyond the bounds instead of refusing them, in training and in answers.")
+
+    @property
+    def table(self) -> TableSchema | None:
+        """The columns as a Table Schema declares them; None where bounds do. Raises DataError."""
+        if self.columns is None:
+            return None
+        if self.bounds is not None:
+            raise WrongOption("bounds", "is for a table without a description of its columns: leave one of them out")
+        if isinstance(self.columns, Path | str):
+            return read_schema(Path(self.columns))
+        fields = [
+            column.field(name) if isinstance(column, ColumnType) else None for name, column in self.columns.items()
+        ]
+        content = self.columns if None in fields else {"fields": fields}
+        return parse_schema(content)
+
+
+def numbers_beside(
+    described: Mapping[str, ColumnType], names: Sequence[str], bounds: Sequence[str] | Bounds
+) -> dict[str, ColumnType]:
+    """Return the columns of a table, in its order: those that are described, and the others as numbers within bounds.
+
+    names: of its features. Raises DataError for bounds that lack one of them.
+    """
+    numbers = [name for name in names if name not in described]
+    lower, upper = parse_bounds(bounds, numbers) if numbers else ((), ())
+    of_numbers = {name: Number(low, high) for name, low, high in zip(numbers, lower, upper, strict=True)}
+    return {name: described.get(name) or of_numbers[name] for name in names}
