@@ -56,7 +56,7 @@ what is said of beliefs and of attacks keeps the same reserve.
 import math
 from fractions import Fraction
 
-from dpserve.accounting.losses import LARGEST_COIN, LARGEST_PURE_EPSILON
+from dpserve.accounting.losses import LARGEST_COIN
 
 DISTANCE_PER_DRAW = 2.0**-100
 """Largest total variation distance between one draw from a noise table and its ideal law."""
@@ -102,13 +102,6 @@ def pure_delta(epsilon: Fraction) -> float:
     while epsilon > LARGEST_PURE_BUDGET * factor:
         factor *= 2
     return PURE_DELTA * factor
-
-
-def pure_transcript_error(epsilon: float) -> float:
-    """Return r of the module's argument for everything that a budget of pure epsilon can buy, rounded up."""
-    per_row = DRAWS_PER_ROW * DISTANCE_PER_DRAW
-    prices = (math.sqrt(2 * LEAST_ROW_RHO) * (1 - 2.0**-40), float(LARGEST_PURE_EPSILON))
-    return epsilon * max(per_row * (1 + math.exp(price)) / price for price in prices) * (1 + 2.0**-20)
 
 
 def transcript_error(rho: float) -> float:

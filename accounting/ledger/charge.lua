@@ -258,7 +258,7 @@ local function read_inner(call, account, request, forced)
 end
 
 -- Returns nothing for a request whose lines name blocks of the lineage, having read their accounts; or the refusal.
-local function admit_blocks(call, request, forced)
+local function authorize_blocks(call, request, forced)
   for _, line in ipairs(request.lines) do
     for _, block in ipairs(line.terms.admitted and {} or line.terms.blocks) do
       if not read_inner(call, block, request, forced) then
@@ -271,7 +271,7 @@ local function admit_blocks(call, request, forced)
 end
 
 -- Returns nothing for a request that may be decided, having read who pays; or the refusal.
-local function admit(call, request, forced)
+local function authorize(call, request, forced)
   local payer = request.payer
   if not read_lineage(call) then
     return {'unknown-lineage'}
@@ -284,7 +284,7 @@ local function admit(call, request, forced)
     payer.checked = true
   end
   if payer.numbers then
-    return admit_blocks(call, request, forced)
+    return authorize_blocks(call, request, forced)
   end
   local numbers = {}
   for place = 1, #payer.chain - 1 do
@@ -298,7 +298,7 @@ local function admit(call, request, forced)
     numbers[place] = account.number
   end
   payer.numbers = #numbers > 0 and table.concat(numbers, ' ') or '0'
-  return admit_blocks(call, request, forced)
+  return authorize_blocks(call, request, forced)
 end
 
 -- Returns nothing for a request without an idempotency key; else the number that it got when it came before, or
@@ -390,7 +390,7 @@ end
 -- what is new to those outside of it, so their limits are kept. Of a pay-once model it is no secret that it is
 -- paid for once for all clients, and a lineage that paid for it must not refuse the second client: it counts by what is
 -- new to each account.
-local function count(line, chain)
+local function count_new(line, chain)
   local new = {}
   for place = 1, #chain do
     new[place] = 0
@@ -428,28 +428,28 @@ local function total_of(state, lines, which, place)
   return total, coins
 end
 
-local function left(state)
+local function remaining(state)
   return math.max(0, state.limit - state.spent)
 end
 
--- The parts of a request: each account that pays for it, the lines that it pays for, and the place in the chain that
+-- The shares of a request: each account that pays for it, the lines that it pays for, and the place in the chain that
 -- says how many of their questions. The client and its group pay for all lines; a block for those that name it, and for
 -- the questions that are new to the lineage.
-local function parts_of(request)
-  local chain, parts, part_of = request.payer.chain, {}, {}
+local function shares_of(request)
+  local chain, shares, share_of = request.payer.chain, {}, {}
   for place = 1, #chain - 1 do
-    parts[place] = {account = chain[place], lines = request.lines, place = place}
+    shares[place] = {account = chain[place], lines = request.lines, place = place}
   end
   for _, line in ipairs(request.lines) do
     for _, block in ipairs(line.terms.blocks) do
-      if not part_of[block] then
-        part_of[block] = {account = block, lines = {}, place = #chain}
-        parts[#parts + 1] = part_of[block]
+      if not share_of[block] then
+        share_of[block] = {account = block, lines = {}, place = #chain}
+        shares[#shares + 1] = share_of[block]
       end
-      table.insert(part_of[block].lines, line)
+      table.insert(share_of[block].lines, line)
     end
   end
-  return parts
+  return shares
 end
 
 local function accepts(state, terms)
@@ -457,9 +457,9 @@ local function accepts(state, terms)
     and price_of(state, terms) ~= nil
 end
 
--- What an account refuses of its part of a request.
-local function refusal(part)
-  local account, lines, place = part.account, part.lines, part.place
+-- What an account refuses of its share of a request.
+local function refusal(share)
+  local account, lines, place = share.account, share.lines, share.place
   local state = account.state
   for _, line in ipairs(lines) do
     if line.at_most[place] > 0 and not accepts(state, line.terms) then
@@ -479,7 +479,7 @@ end
 -- Decides on a request; writes nothing. Returns the number that it got when it came before, or nothing, and a refusal,
 -- or the digits of its lines and the refusal of an account that cannot pay.
 local function decide(call, request, forced)
-  local refused = admit(call, request, forced)
+  local refused = authorize(call, request, forced)
   if refused then
     return nil, refused
   end
@@ -492,20 +492,20 @@ local function decide(call, request, forced)
   for place, line in ipairs(request.lines) do
     line.new_to = look_up(call, chain, line.questions, seen)
     digits[place] = table.concat(line.new_to)
-    count(line, chain)
+    count_new(line, chain)
   end
-  request.parts = parts_of(request)
+  request.shares = shares_of(request)
   if not forced then
-    for _, part in ipairs(request.parts) do
-      unpaid = unpaid or refusal(part)
+    for _, share in ipairs(request.shares) do
+      unpaid = unpaid or refusal(share)
     end
   end
   return earlier, nil, digits, unpaid
 end
 
 -- Reads what `pay` will add to, so that it cannot fail half-way.
-local function check_payable(part)
-  local account, lines, place = part.account, part.lines, part.place
+local function check_payable(share)
+  local account, lines, place = share.account, share.lines, share.place
   account.total, account.total_coins = total_of(account.state, lines, 'new', place)
   if account.state.spent + account.total > LARGEST then
     malformed('a charge takes an account past 2^53 - 1, or has no price in what it counts')
@@ -520,8 +520,8 @@ local function check_payable(part)
   end
 end
 
-local function pay(part)
-  local account, lines, place = part.account, part.lines, part.place
+local function pay(share)
+  local account, lines, place = share.account, share.lines, share.place
   local state = account.state
   state.spent, state.coined = state.spent + account.total, state.coined + account.total_coins
   for _, line in ipairs(lines) do
@@ -554,13 +554,13 @@ end
 
 -- Keeps what an admitted request changes, for `write`. Returns the numbers of its first receipt, the lineage's and the
 -- client's, or 0 and 0.
-local function enter(call, request, earlier)
+local function apply_request(call, request, earlier)
   local payer, first, own = request.payer, 0, 0
-  for _, part in ipairs(request.parts) do
-    check_payable(part)
+  for _, share in ipairs(request.shares) do
+    check_payable(share)
   end
-  for _, part in ipairs(request.parts) do
-    pay(part)
+  for _, share in ipairs(request.shares) do
+    pay(share)
   end
   for _, line in ipairs(request.lines) do
     if line.new[1] > 0 then
@@ -596,14 +596,14 @@ end
 -- How the accounts of a request stand: what the innermost has spent, its limit, what it accepts, its delta, its highest
 -- former limit; and what those outside of it have left at least, of those that count rho and of those that count epsilon,
 -- `-` where there is none.
-local function standing(parts)
-  local own, rho, epsilon = parts[1].account.state, '-', '-'
-  for place = math.min(2, #parts), #parts do
-    local state = parts[place].account.state
+local function standing(shares)
+  local own, rho, epsilon = shares[1].account.state, '-', '-'
+  for place = math.min(2, #shares), #shares do
+    local state = shares[place].account.state
     if state.counts_epsilon then
-      epsilon = text(math.min(whole(epsilon) or LARGEST, left(state)))
+      epsilon = text(math.min(whole(epsilon) or LARGEST, remaining(state)))
     else
-      rho = text(math.min(whole(rho) or LARGEST, left(state)))
+      rho = text(math.min(whole(rho) or LARGEST, remaining(state)))
     end
   end
   return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), rho, epsilon}, ' ')
@@ -718,8 +718,8 @@ local function charge_request(call, request, forced)
   if refused or unpaid then
     return refused or unpaid
   end
-  local first, own = enter(call, request, earlier)
-  return {'charged', earlier or '', standing(request.parts), text(first), text(own), unpack(digits)}
+  local first, own = apply_request(call, request, earlier)
+  return {'charged', earlier or '', standing(request.shares), text(first), text(own), unpack(digits)}
 end
 
 -- Decides on each request for itself: one whose payer's keys cannot be read fails alone.

@@ -77,12 +77,6 @@ class Acknowledged(_Entry, frozen=True, kw_only=True):
         )
 
 
-class JournalContents(Acknowledged, frozen=True, kw_only=True):
-    """All that a journal says: its receipts, too, in order."""
-
-    receipts: tuple[Receipt, ...]
-
-
 class _Title(Acknowledged, frozen=True, kw_only=True):
     format: int
 
@@ -327,10 +321,6 @@ class JournalFiles:
                     return  # its service went on
                 yield from receipts
 
-    def read(self) -> JournalContents:
-        """Return all that the journal says, its receipts in memory. Raises ValueError for one that was altered."""
-        return JournalContents(**asdict(self.acknowledged), receipts=tuple(self.receipts))
-
 
 def open_journals(folder: Path) -> list[JournalFiles]:
     """Return every journal below a folder, or that of one file. Raises ValueError for a file that is no journal."""
@@ -341,11 +331,6 @@ def open_journals(folder: Path) -> list[JournalFiles]:
         _, before = journals.get(acknowledged.service, (acknowledged, []))
         journals[acknowledged.service] = acknowledged, [*before, path]
     return [JournalFiles(*journal) for journal in journals.values()]
-
-
-def read_journals(folder: Path) -> list[JournalContents]:
-    """Return every journal below `folder`. Raises ValueError for a file that is no journal, or was altered."""
-    return [journal.read() for journal in open_journals(folder)]
 
 
 def read_acknowledged(folder: Path) -> list[Acknowledged]:

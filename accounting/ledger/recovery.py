@@ -26,7 +26,7 @@ from dpserve.accounting.ledger.errors import (
     UnknownBlock,
     UnknownClient,
 )
-from dpserve.accounting.ledger.journal import FORGETFUL
+from dpserve.accounting.ledger.journal import FORGETFUL, JournalFiles
 from dpserve.accounting.ledger.ledger import Ledger
 from dpserve.accounting.ledger.receipts import (
     QUESTION,
@@ -36,7 +36,7 @@ from dpserve.accounting.ledger.receipts import (
     microseconds,
 )
 from dpserve.accounting.ledger.values import LedgerRequest, Line
-from dpserve.accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
+from dpserve.accounting.ledger.verification import Watcher, all_acts, unwatched
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import Message
 
@@ -112,7 +112,7 @@ class Reconciliation:
 async def reconcile(
     ledger: Ledger,
     lineage: str,
-    journals: Sequence[Journal],
+    journals: Sequence[JournalFiles],
     declared: DeclaredLoss | None = None,
     *,
     unit: str | None = None,

@@ -19,7 +19,7 @@ from dpserve.accounting.ledger.errors import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpserve.accounting.ledger.journal import JournalContents, JournalFiles
+from dpserve.accounting.ledger.journal import JournalFiles
 from dpserve.accounting.ledger.questions import PaidQuestions
 from dpserve.accounting.ledger.receipts import Act, Receipt
 from dpserve.accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
@@ -28,8 +28,6 @@ from dpserve.accounting.ledger.wire import LineageKeys
 _PAGE = 1000
 _INDEX_PAGE = 5000
 _SHOWN = 5
-
-Journal = JournalContents | JournalFiles
 
 Watcher = Callable[[str, float], None]
 """Hears what is done now, and which share of it is done."""
@@ -95,7 +93,7 @@ async def all_acts(ledger: Accounts, lineage: str, upto: int) -> list[Act]:
 async def verify(
     ledger: Accounts,
     lineage: str,
-    witnesses: Iterable[Journal] = (),
+    witnesses: Iterable[JournalFiles] = (),
     *,
     watch: Watcher = unwatched,
 ) -> Verification:
@@ -110,7 +108,7 @@ async def verify(
         return Verification(lineage, 0, 0, b"", (damage.what,))
 
 
-async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[Journal], watch: Watcher) -> Verification:
+async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalFiles], watch: Watcher) -> Verification:
     damage = await _damaged_keys(ledger, lineage)
     if damage:
         return Verification(lineage, 0, 0, b"", tuple(damage))
@@ -249,7 +247,7 @@ async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books
     return findings
 
 
-def _missing_receipts(books: Books, journals: Iterable[Journal]) -> list[Receipt]:
+def _missing_receipts(books: Books, journals: Iterable[JournalFiles]) -> list[Receipt]:
     """Return the receipts of the journals that are not in the ledger."""
     missing = [
         receipt

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from msgspec.structs import asdict
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import (
@@ -26,7 +27,8 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.ledger import store as store_module
 from dpserve.accounting.ledger.embedded import server_binary
-from dpserve.accounting.ledger.receipts import charge_terms
+from dpserve.accounting.ledger.journal import Acknowledged, open_journals
+from dpserve.accounting.ledger.receipts import Receipt, charge_terms
 from dpserve.accounting.ledger.store import FunctionLibrary
 from dpserve.accounting.losses import Cost, GaussianLoss
 
@@ -172,6 +174,20 @@ def asking(
         time=1.5,
         idempotency=Idempotency(key, key_digest(body)) if key else None,
     )
+
+
+class JournalInMemory(Acknowledged, frozen=True, kw_only=True):
+    """A journal as tests compare and alter it, with its receipts, in order."""
+
+    receipts: tuple[Receipt, ...]
+
+
+def read_journals(folder: Path) -> list[JournalInMemory]:
+    """Return every journal below a folder. Raises ValueError for a file that is no journal, or was altered."""
+    return [
+        JournalInMemory(**asdict(journal.acknowledged), receipts=tuple(journal.receipts))
+        for journal in open_journals(folder)
+    ]
 
 
 async def decided(ledger: Ledger, requests: Sequence[Chargeable]) -> list[Charge | LedgerError]:

@@ -220,8 +220,8 @@ MUTANTS = {
         "    new_to[position] = #chain\n",
     ),
     "the lineage never pays": (
-        "    pay(part)\n",
-        "    if part.account.scope ~= 'lineage' then pay(part) end\n",
+        "    pay(share)\n",
+        "    if share.account.scope ~= 'lineage' then pay(share) end\n",
     ),
     "a group pays for each of its members": (
         "owners[position][account.number] or",

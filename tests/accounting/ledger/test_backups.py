@@ -11,12 +11,11 @@ import redis
 from dpserve.accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, UnknownLineage, key_digest
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
-from dpserve.accounting.ledger.journal import read_journals
 from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
 
-from .conftest import COST, asking, open_accounts, releases
+from .conftest import COST, asking, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 

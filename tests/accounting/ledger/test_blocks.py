@@ -23,7 +23,6 @@ from dpserve.accounting.ledger import (
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
 from dpserve.accounting.ledger.export import export
-from dpserve.accounting.ledger.journal import read_journals
 from dpserve.accounting.ledger.receipts import MOST_BLOCKS, charge_terms
 from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
 from dpserve.accounting.ledger.verification import verify
@@ -31,7 +30,7 @@ from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from dpserve.accounting.sampling_error import PURE_DELTA
 
-from .conftest import COST, asking, dump, open_accounts, releases
+from .conftest import COST, asking, dump, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 

@@ -331,18 +331,18 @@ def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
 
 
 MUTANTS = {
-    "a block is not charged": ("    pay(part)\n", "    if part.account.scope ~= 'block' then pay(part) end\n"),
+    "a block is not charged": ("    pay(share)\n", "    if share.account.scope ~= 'block' then pay(share) end\n"),
     "a block is charged twice": (
-        "    pay(part)\n",
-        "    pay(part) if part.account.scope == 'block' then pay(part) end\n",
+        "    pay(share)\n",
+        "    pay(share) if share.account.scope == 'block' then pay(share) end\n",
     ),
     "only the first block is charged": (
-        "      if not part_of[block] then\n",
-        "      if block == line.terms.blocks[1] and not part_of[block] then\n",
+        "      if not share_of[block] then\n",
+        "      if block == line.terms.blocks[1] and not share_of[block] then\n",
     ),
     "a block of another model of the request is charged": (
-        "      table.insert(part_of[block].lines, line)\n",
-        "      part_of[block].lines = request.lines\n",
+        "      table.insert(share_of[block].lines, line)\n",
+        "      share_of[block].lines = request.lines\n",
     ),
     "a block refuses nothing": (
         "local state = account.state\n  for _, line in ipairs(lines) do\n    if line.at_most",
@@ -355,8 +355,8 @@ MUTANTS = {
         "  for _, line in ipairs(lines) do\n    if line.at_most",
     ),
     "the block without a name pays for all": (
-        "  for place = 1, #chain - 1 do\n    parts[place] =",
-        "  for place = 1, #chain do\n    parts[place] =",
+        "  for place = 1, #chain - 1 do\n    shares[place] =",
+        "  for place = 1, #chain do\n    shares[place] =",
     ),
     "the block without a name is another's": (
         "name == '' and call.lineage or account_of(call, 'block', name)",

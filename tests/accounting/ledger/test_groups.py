@@ -19,13 +19,12 @@ from dpserve.accounting.ledger import (
     key_digest,
 )
 from dpserve.accounting.ledger.backups import backup, restore
-from dpserve.accounting.ledger.journal import read_journals
 from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import Cost, LaplaceLoss
 
-from .conftest import BINARY, COST, DELTA, DURABLE, asking, dump, new_lineage, releases, running_server
+from .conftest import BINARY, COST, DELTA, DURABLE, asking, dump, new_lineage, read_journals, releases, running_server
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dpserve.accounting.ledger import Ledger, LedgerUnavailable
-from dpserve.accounting.ledger.journal import Journal, read_journals
+from dpserve.accounting.ledger.journal import Journal
 from dpserve.accounting.ledger.verification import verify
 
-from .conftest import asking, open_accounts, releases
+from .conftest import asking, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,11 @@ from dpserve.accounting.ledger import Ledger, LedgerDamaged, OtherUnit, UnitLost
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
 from dpserve.accounting.ledger.export import export
-from dpserve.accounting.ledger.journal import read_journals
 from dpserve.accounting.ledger.recovery import reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
 
-from .conftest import asking, open_accounts, releases
+from .conftest import asking, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 

@@ -38,14 +38,13 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
-from dpserve.accounting.ledger.journal import read_journals
 from dpserve.accounting.ledger.receipts import Receipt, charge_terms
 from dpserve.accounting.ledger.recovery import put_back, reconcile
 from dpserve.accounting.ledger.values import LedgerRequest, Line
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
-from .conftest import asking, budget, dump, new_lineage, open_accounts
+from .conftest import asking, budget, dump, new_lineage, open_accounts, read_journals
 
 pytestmark = pytest.mark.anyio
 

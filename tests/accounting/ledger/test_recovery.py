@@ -13,14 +13,14 @@ import redis
 from dpserve.accounting.ledger import EmbeddedStore, Ledger, LedgerDamaged, LedgerUnavailable, StoreBehind, key_digest
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
-from dpserve.accounting.ledger.journal import Journal, JournalContents, open_journals, read_acknowledged, read_journals
+from dpserve.accounting.ledger.journal import Journal, open_journals, read_acknowledged
 from dpserve.accounting.ledger.recovery import DeclaredLoss, LossUndeclared, put_back, reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.accounting.report import account_report
 
-from .conftest import COST, asking, budget, new_lineage, open_accounts, releases
+from .conftest import COST, JournalInMemory, asking, budget, new_lineage, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -39,10 +39,10 @@ async def _open(ledger: Ledger) -> None:
     await open_accounts(ledger, "lineage", releases(100), ann=releases(50), bob=releases(50))
 
 
-def _read(path: Path) -> JournalContents:
+def _read(path: Path) -> JournalInMemory:
     """Return what the journal of one file says."""
-    (journal,) = open_journals(path)
-    return journal.read()
+    (journal,) = read_journals(path)
+    return journal
 
 
 async def test_a_store_restored_from_an_older_copy_is_refused_until_it_is_reconciled(tmp_path: Path) -> None:

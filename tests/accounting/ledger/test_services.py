@@ -17,11 +17,10 @@ from redis.asyncio import Redis
 
 from dpserve.accounting.ledger import BudgetExhausted, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
 from dpserve.accounting.ledger.backups import backup, restore
-from dpserve.accounting.ledger.journal import read_journals
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.losses import Cost, GaussianLoss
 
-from .conftest import COST, asking, new_lineage, open_accounts, releases
+from .conftest import COST, asking, new_lineage, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 
