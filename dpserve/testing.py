@@ -1,0 +1,216 @@
+"""Checks for authors of kinds of models: whether a kind keeps the promises that services, certificates and audits need.
+
+from dpserve.testing import check_kind
+
+def test_the_kind():
+    check_kind(KIND, Ridge(lam=1.0))
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.training.errors import BundleError, MissingExtra
+from dpserve.training.export.files import FORMS, exported
+from dpserve.training.features.maps import Bins
+from dpserve.training.fields import NAME
+from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.kinds.kind import Ability, Job, Kind
+from dpserve.training.options import Options
+from dpserve.training.pay_once.certificate import ReleaseCertificate
+
+__all__ = ["check_kind"]
+
+_RECORDS = 300
+_WIDTH = 3
+
+
+def check_kind(
+    kind: Kind,
+    options: Options | None = None,
+    *,
+    price: str = "rho:1",
+    classes: tuple[str, ...] = ("no", "yes", "perhaps"),
+) -> None:
+    """Raise AssertionError for the first promise that a kind does not keep. It trains small models: seconds.
+
+    Parameters
+    ----------
+    kind : Kind
+        The object that the registry would have.
+    options : Options, optional
+        Of the kind; None for its defaults.
+    price : str, default "rho:1"
+        What a model that is paid for once may cost.
+    classes : tuple of str
+        The names of the classes: numbers, for a kind that takes no others.
+    """
+    _check_words(kind)
+    made = kind.options() if options is None else options
+    _require(isinstance(made, kind.options), f"{made!r} are options of another kind")
+    with tempfile.TemporaryDirectory() as folder:
+        trained = _Trained(kind, made, whole_picorho(price), classes, Path(folder))
+        model = trained.model("first", trained.records(_RECORDS))
+        certificate = model.certificate
+        _check_certificate(kind, certificate)
+        if isinstance(certificate, ReleaseCertificate):
+            _check_releases(certificate, trained.price)
+            _check_answers(kind, model)
+            _check_export(kind, model)
+        for name, records in trained.odd_records():
+            with _naming(f"training on {name}"):
+                trained.model(name.replace(" ", "-"), records)
+
+
+def _require(kept: bool, promise: str) -> None:
+    """Raise AssertionError with the promise that is not kept."""
+    if not kept:
+        raise AssertionError(promise)
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    try:
+        yield
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"{what} ends in {type(error).__name__}: {error}") from error
+
+
+def _check_words(kind: Kind) -> None:
+    """Check what is said of the kind."""
+    _require(NAME.fullmatch(kind.name) is not None, f"{kind.name!r} is no name: letters, digits, '.', '_' and '-'")
+    _require(bool(kind.sentence.strip()), f"{kind.name} has no sentence that says what it is")
+    _require(issubclass(kind.options, Options), f"the options of {kind.name} are no `Options`")
+    for name, field in kind.options.model_fields.items():
+        _require(bool((field.description or "").strip()), f"the option {name} of {kind.name} has no sentence")
+    for ability, reason in kind.lacks.items():
+        _require(ability in get_args(Ability), f"{kind.name} lacks {ability!r}, which is no ability")
+        _require(bool(reason.strip()), f"{kind.name} lacks {ability!r} without a reason")
+
+
+class _Trained:
+    """Models of a kind on made records."""
+
+    def __init__(self, kind: Kind, options: Options, price: int, classes: tuple[str, ...], folder: Path) -> None:
+        self.kind, self.options, self.folder = kind, options, folder
+        self.price = price if kind.answers == "once" else None
+        names = tuple(f"column {place}" for place in range(_WIDTH))
+        self.declaration = Declaration(names, (0.0,) * _WIDTH, (1.0,) * _WIDTH, classes)
+
+    def records(self, count: int, label: int | None = None) -> Records:
+        """Return records whose class follows from their first number, or is `label`."""
+        generator = np.random.default_rng(count)
+        X = generator.uniform(size=(count, _WIDTH))
+        classes = len(self.declaration.classes)
+        y = np.minimum((X[:, 0] * classes).astype(np.int64), classes - 1)
+        if label is not None:
+            y[:] = label
+        return Records(X, y, self.declaration, tuple(row.tobytes() for row in X))
+
+    def odd_records(self) -> Iterator[tuple[str, Records]]:
+        """Yield records that training must not fail on: whether it does is seen, and no budget covers it."""
+        yield "one record", self.records(1)
+        yield "records of one class", self.records(40, label=0)
+        alike = self.records(40)
+        yield "equal records", Records(np.tile(alike.X[:1], (40, 1)), alike.y, self.declaration, alike.source)
+
+    def model(self, name: str, records: Records) -> Any:
+        """Train a model, and read it back."""
+        out = self.folder / name
+        feature_map = Bins(lower=self.declaration.lower, upper=self.declaration.upper, clip_norm=1.0, bias=0.0)
+        job = Job(
+            records=records,
+            name="checked",
+            lineage="checked",
+            feature_map=feature_map,
+            out=out,
+            state=self.folder / "state",
+            progress=_Silent(),
+            price=self.price,
+            n=_RECORDS,
+        )
+        certificate = self.kind.train(job, self.options)
+        with _naming("loading what was saved"):
+            model = self.kind.load(out, None)
+        _require(model.certificate == certificate, "the certificate that is loaded is another than `train` returned")
+        return model
+
+
+class _Silent:
+    """Shows nobody how far a training is."""
+
+    def minimising(self, goal: float, /) -> Any:
+        del goal
+        return nullcontext(lambda _: None)
+
+    def steps_with_progress(self, steps: int, what: str = "", /) -> Any:
+        del steps, what
+        return nullcontext(lambda _: None)
+
+
+def _check_certificate(kind: Kind, certificate: Any) -> None:
+    """Check that it names its kind, holds, and keeps what is private."""
+    _require(certificate.kind_name == kind.name, f"the certificate is of the kind {certificate.kind_name!r}")
+    with _naming("deriving the certificate again"):
+        certificate.verify()
+    public = certificate.public()
+    json.dumps(public)
+    for name in certificate.PRIVATE:
+        _require(name not in public, f"{name} is private, and `public` shows it")
+    _require(len(certificate.assumptions) > 0, "the certificate says nothing of what its proof assumes")
+    for what, value in kind.figures(certificate):
+        _require(isinstance(what, str) and isinstance(value, str), "figures are pairs of texts")
+
+
+def _check_releases(certificate: ReleaseCertificate, price: int | None) -> None:
+    """Check that the releases are proved, cost what they may, and cannot be left out or made cheaper."""
+    cost = certificate.price.picorho
+    _require(price is not None and 0 < cost <= price, f"a model for rho {to_rho(price or 0):g} costs {to_rho(cost):g}")
+    for step in certificate.STEPS:
+        _require(bool((type(step).__doc__ or "").strip()), f"the step {step.name} has no docstring, and so no proof")
+    others: dict[str, dict[str, object]] = {"no cost": {"cost": ""}, "other assumptions": {"assumptions": ()}}
+    for release in certificate.releases:
+        step = next(each for each in certificate.STEPS if each.name == release.name)
+        rest = tuple(each for each in certificate.releases if each is not release)
+        if step.is_needed_by(certificate):
+            others[f"no release of {release.name}"] = {"releases": rest}
+    for what, changes in others.items():
+        try:
+            certificate.model_copy(update=changes).verify()
+        except BundleError:
+            continue
+        raise AssertionError(f"a certificate with {what} holds")
+
+
+def _check_answers(kind: Kind, model: Any) -> None:
+    """Check that a row's answer is of the row alone, bit for bit, whatever is asked beside it."""
+    rows = np.random.default_rng(1).uniform(-0.5, 1.5, size=(17, _WIDTH))
+    answers, _ = model.answers(rows)
+    fields = kind.outputs(model.certificate)
+    _require(answers.shape[0] == len(rows) and bool(np.isfinite(answers).all()), "answers are finite, one for each row")
+    if fields.classes is not None:
+        sums = answers.sum(axis=1)
+        _require(bool(np.allclose(sums, 1) and (answers >= 0).all()), "probabilities of classes add up to 1")
+    for place in range(len(rows)):
+        alone, _ = model.answers(rows[place : place + 1].copy())
+        _require(
+            alone.tobytes() == answers[place : place + 1].tobytes(), "a row has other bits alone than among others"
+        )
+
+
+def _check_export(kind: Kind, model: Any) -> None:
+    """Check that the model leaves in every form, or that the kind says why it does not."""
+    if "export" in kind.lacks:
+        return
+    for form in FORMS:
+        with _naming(f"the export to {form}"), suppress(MissingExtra):
+            exported(model, form)

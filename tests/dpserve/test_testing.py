@@ -1,0 +1,93 @@
+"""The check for authors of kinds: it passes the kinds of this package and the examples, and convicts planted faults."""
+
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpserve import testing
+from dpserve.testing import check_kind
+from dpserve.training.kinds import registry
+from dpserve.training.kinds.class_sums.kind import ClassSumsKind
+from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.class_sums.steps import ClassTotals
+from dpserve.training.kinds.registry import kind_named
+from dpserve.training.kinds.weights.kind import WeightsKind
+
+EXAMPLES = Path(__file__).parents[1] / "another_package"
+
+
+@pytest.mark.parametrize("name", ["class-sums", "weights", "dpsgd", "head"])
+def test_every_kind_keeps_its_promises(name):
+    check_kind(kind_named(name))
+
+
+class Nameless(ClassSumsKind):
+    name = "no name"
+
+
+class Lacking(ClassSumsKind):
+    lacks = {**ClassSumsKind.lacks, "wings": "it does not fly"}  # noqa: RUF012 - a constant of the class
+
+
+class Spendthrift(ClassSumsKind):
+    def train(self, job, options):
+        from dataclasses import replace
+
+        return super().train(replace(job, price=2 * job.price), options)
+
+
+class Fainting(WeightsKind):
+    def train(self, job, options):
+        if len(job.records) < 2:
+            raise ValueError("too few records")
+        return super().train(job, options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Nameless, "is no name"),
+        (Lacking, "is no ability"),
+        (Spendthrift, "costs"),
+        (Fainting, "training on one record ends in ValueError"),
+    ],
+)
+def test_a_kind_that_breaks_a_promise_is_convicted_of_that(kind, said):
+    with pytest.raises(AssertionError, match=said):
+        check_kind(kind())
+
+
+def test_answers_that_depend_on_the_rows_beside_them_are_convicted(monkeypatch):
+    answers = ClassSums.answers
+
+    def mixed(self, X):
+        probabilities, noise = answers(self, X)
+        shares = 0.9 * probabilities + 0.1 * probabilities.mean(axis=0)
+        return shares / shares.sum(axis=1, keepdims=True), noise
+
+    monkeypatch.setattr(ClassSums, "answers", mixed)
+    with pytest.raises(AssertionError, match="other bits alone"):
+        check_kind(kind_named("class-sums"))
+
+
+def test_a_step_without_a_proof_or_whose_release_may_be_missing_is_convicted(monkeypatch):
+    monkeypatch.setattr(ClassTotals, "__doc__", "")
+    with pytest.raises(AssertionError, match="no docstring"):
+        check_kind(kind_named("class-sums"))
+
+
+def test_the_examples_of_other_packages_keep_their_promises(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    shares, ratings = (import_module(f"{name}.kind").KIND for name in ("noisy_shares", "noisy_ratings"))
+    kinds = {**registry.all_kinds(), shares.name: shares, ratings.name: ratings}
+    monkeypatch.setattr(registry, "_kinds", kinds)
+    check_kind(shares)
+    check_kind(ratings, classes=("1", "2", "5"))
+
+
+def test_the_made_records_are_of_every_class():
+    kind = kind_named("class-sums")
+    trained = testing._Trained(kind, kind.options(), 10**12, ("a", "b", "c"), EXAMPLES)
+    assert set(np.unique(trained.records(300).y)) == {0, 1, 2}
