@@ -11,20 +11,27 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
+from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
+from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.train_options import options_of_train
 from dpserve.training.errors import BundleError, MissingExtra
 from dpserve.training.export.files import FORMS, exported
-from dpserve.training.features.maps import Bins
-from dpserve.training.fields import NAME
+from dpserve.training.features.maps import Bins, Quantiles
+from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.kinds.kind import Ability, Job, Kind
+from dpserve.training.kinds.kind import Job, Kind, problems_of
 from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.chain import BoughtFeatures, buy_features
+from dpserve.training.pay_once.classifier import Classifier
+from dpserve.training.pay_once.cuts import CUTS
 
 __all__ = ["check_kind"]
 
@@ -60,10 +67,13 @@ def check_kind(
         model = trained.model("first", trained.records(_RECORDS))
         certificate = model.certificate
         _check_certificate(kind, certificate)
-        if isinstance(certificate, ReleaseCertificate):
+        if kind.answers == "once":
             _check_releases(certificate, trained.price)
             _check_answers(kind, model)
             _check_export(kind, model)
+            again = trained.model("again", trained.records(_RECORDS))
+            _check_noise(model, again)
+            _check_features(trained)
         for name, records in trained.odd_records():
             with _naming(f"training on {name}"):
                 trained.model(name.replace(" ", "-"), records)
@@ -86,15 +96,11 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def _check_words(kind: Kind) -> None:
-    """Check what is said of the kind."""
-    _require(NAME.fullmatch(kind.name) is not None, f"{kind.name!r} is no name: letters, digits, '.', '_' and '-'")
-    _require(bool(kind.sentence.strip()), f"{kind.name} has no sentence that says what it is")
-    _require(issubclass(kind.options, Options), f"the options of {kind.name} are no `Options`")
-    for name, field in kind.options.model_fields.items():
-        _require(bool((field.description or "").strip()), f"the option {name} of {kind.name} has no sentence")
-    for ability, reason in kind.lacks.items():
-        _require(ability in get_args(Ability), f"{kind.name} lacks {ability!r}, which is no ability")
-        _require(bool(reason.strip()), f"{kind.name} lacks {ability!r} without a reason")
+    """Check what is said of the kind, and that `train` can have its options."""
+    for problem in problems_of(kind):
+        raise AssertionError(f"{getattr(kind, 'name', kind)}: {problem}")
+    taken = sorted(kind.options.model_fields.keys() & options_of_train())
+    _require(not taken, f"{kind.name}: dpserve train has options of its own that are called {', '.join(taken)}")
 
 
 class _Trained:
@@ -123,20 +129,22 @@ class _Trained:
         alike = self.records(40)
         yield "equal records", Records(np.tile(alike.X[:1], (40, 1)), alike.y, self.declaration, alike.source)
 
-    def model(self, name: str, records: Records) -> Any:
-        """Train a model, and read it back."""
+    def model(self, name: str, records: Records, bought: BoughtFeatures | None = None, left: int | None = None) -> Any:
+        """Train a model, and read it back. bought: features, which leave so much of the price."""
         out = self.folder / name
-        feature_map = Bins(lower=self.declaration.lower, upper=self.declaration.upper, clip_norm=1.0, bias=0.0)
+        bins = Bins(lower=self.declaration.lower, upper=self.declaration.upper, clip_norm=1.0, bias=0.0)
+        features = bought or BoughtFeatures(bins)
         job = Job(
             records=records,
             name="checked",
             lineage="checked",
-            feature_map=feature_map,
+            feature_map=features.feature_map,
             out=out,
             state=self.folder / "state",
             progress=_Silent(),
-            price=self.price,
+            price=self.price if left is None else left,
             n=_RECORDS,
+            before=features.releases,
         )
         certificate = self.kind.train(job, self.options)
         with _naming("loading what was saved"):
@@ -191,6 +199,30 @@ def _check_releases(certificate: ReleaseCertificate, price: int | None) -> None:
         raise AssertionError(f"a certificate with {what} holds")
 
 
+def _check_noise(model: Any, again: Any) -> None:
+    """Check that a second training on the same records releases something else: what was drawn is never drawn again."""
+    rows = np.random.default_rng(2).uniform(size=(9, _WIDTH))
+    answers = [each.answers(rows)[0] for each in (model, again)]
+    _require(not np.array_equal(*answers), "two trainings on the same records answer alike: there is no fresh noise")
+
+
+def _check_features(trained: "_Trained") -> None:
+    """Check that what was bought for the features is among the releases, where the kind can have such features."""
+    if not any(step.name == CUTS.name for step in trained.kind.steps):
+        return
+    lower, upper = trained.declaration.lower, trained.declaration.upper
+    records, whole = trained.records(_RECORDS), trained.price or 0
+    bought, left = buy_features(
+        (CUTS,), records, Quantiles(lower=lower, upper=upper, bias=0.0), whole, SystemRandomness()
+    )
+    with _naming("training on quantiles that were bought before, `job.before`,"):
+        model = trained.model("on quantiles", records, bought, left)
+    _require(
+        model.certificate.releases[: len(bought.releases)] == bought.releases,
+        "what was bought before the kind's turn, `job.before`, is not at the head of its releases",
+    )
+
+
 def _check_answers(kind: Kind, model: Any) -> None:
     """Check that a row's answer is of the row alone, bit for bit, whatever is asked beside it."""
     rows = np.random.default_rng(1).uniform(-0.5, 1.5, size=(17, _WIDTH))
@@ -214,3 +246,19 @@ def _check_export(kind: Kind, model: Any) -> None:
     for form in FORMS:
         with _naming(f"the export to {form}"), suppress(MissingExtra):
             exported(model, form)
+    rows = np.random.default_rng(3).uniform(size=(9, _WIDTH))
+    with _naming("what `classifier` returns"):
+        written = _probabilities(kind.classifier(model), rows)
+    _require(np.allclose(written, model.answers(rows)[0], atol=1e-6), "what `classifier` returns answers otherwise")
+
+
+def _probabilities(classifier: Classifier, rows: Floats) -> Floats:
+    """Return what the numbers of an export answer to rows, (n, C), in floating point."""
+    phi = classifier.feature_map(rows, classifier.tensors)
+    if classifier.centre is not None:
+        phi = unit(unit(phi) - classifier.centre)
+    for weights, biases in classifier.layers[:-1]:
+        hidden = phi @ weights + biases
+        phi = np.tanh(hidden) if classifier.activation == "tanh" else np.maximum(hidden, 0)
+    weights, biases = classifier.layers[-1]
+    return softmax(phi @ weights + biases)

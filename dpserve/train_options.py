@@ -258,3 +258,8 @@ class TrainOptions(Blocks, NewBundle):
 def blocks_of(given: Blocks) -> Blocks:
     """Return the blocks that options declare beside others."""
     return Blocks(**{name: getattr(given, name) for name in Blocks.model_fields})
+
+
+def options_of_train() -> set[str]:
+    """Return the names of the options of every training, which no kind's own may have."""
+    return {name for options in (TrainOptions, TrainPrice, Features) for name in options.model_fields}

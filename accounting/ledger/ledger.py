@@ -252,7 +252,7 @@ class Ledger(Accounts):
 
 
 def _read_each(
-    known: Acknowledged, requests: Sequence[LedgerRequest], groups: Sequence[str], replies: Sequence[Any]
+    acknowledged: Acknowledged, requests: Sequence[LedgerRequest], groups: Sequence[str], replies: Sequence[Any]
 ) -> tuple[list[Charge | LedgerError], list[Receipt]]:
     """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone.
 
@@ -263,7 +263,9 @@ def _read_each(
     for request, group, reply in zip_longest(requests, groups, replies[: len(requests)]):
         decision: Charge | LedgerError
         try:
-            decision = wire.read_charge(request, group, reply, known.service, b"" if receipts else known.link)
+            decision = wire.read_charge(
+                request, group, reply, acknowledged.service, b"" if receipts else acknowledged.link
+            )
         except LedgerError as error:
             decision = error
         except UNREADABLE as error:

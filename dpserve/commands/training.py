@@ -19,7 +19,7 @@ from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, refuse_forgotten, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.prices import flags_of_budget
-from dpserve.train_options import NewBundle, Planner, TrainOptions, TrainPrice
+from dpserve.train_options import NewBundle, Planner, TrainOptions, TrainPrice, options_of_train
 from dpserve.trainer import Screen, run_training
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.errors import WrongOption
@@ -151,8 +151,7 @@ def _auto(given: TrainOptions, price: TrainPrice, planner: Planner, features: Fe
 def _add(kind: Kind) -> None:
     """Add the command that trains a kind, unless an option of it is one of train's own."""
     options_of_kind: Any = kind.options
-    own = {name for options in (TrainOptions, TrainPrice, Features) for name in options.model_fields}
-    if both := sorted(own & set(options_of_kind.model_fields)):
+    if both := sorted(options_of_train() & set(options_of_kind.model_fields)):
         said = f"the kind of model {kind.name!r} of another package is left out of 'train', which has its own"
         warnings.warn(f"{said} {', '.join(map(as_flag, both))}", stacklevel=2)
         return

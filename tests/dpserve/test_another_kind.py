@@ -82,8 +82,8 @@ def test_a_broken_kind_and_one_that_takes_the_place_of_an_option_are_left_out(ru
     inspected = in_a_new_process(run, "inspect", "model")
     for done in (helped, trained, inspected):
         assert "Traceback" not in done.stderr
-        assert "'broken' of another package (broken:KIND) is left out: RuntimeError: no licence" in done.stderr
-        assert "'nothing' of another package" in done.stderr
+        assert "broken:KIND of dpserve.kinds cannot be used and is left out: no licence" in done.stderr
+        assert "broken_too:KIND of dpserve.kinds cannot be used and is left out" in done.stderr
     assert "'greedy' of another package is left out of 'train', which has its own --bounds" in helped.stderr
     assert "  shares " in helped.stdout
     assert "  greedy " not in helped.stdout

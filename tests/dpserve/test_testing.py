@@ -1,5 +1,6 @@
 """The check for authors of kinds: it passes the kinds of this package and the examples, and convicts planted faults."""
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import pytest
 from dpserve import testing
 from dpserve.testing import check_kind
 from dpserve.training.kinds import registry
+from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.kind import ClassSumsKind
 from dpserve.training.kinds.class_sums.model import ClassSums
 from dpserve.training.kinds.class_sums.steps import ClassTotals
+from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.registry import kind_named
 from dpserve.training.kinds.weights.kind import WeightsKind
+from tests.seeded import Seeded
 
 EXAMPLES = Path(__file__).parents[1] / "another_package"
 
@@ -33,9 +37,28 @@ class Lacking(ClassSumsKind):
 
 class Spendthrift(ClassSumsKind):
     def train(self, job, options):
-        from dataclasses import replace
-
         return super().train(replace(job, price=2 * job.price), options)
+
+
+class Forgetful(ClassSumsKind):
+    def train(self, job, options):
+        return super().train(replace(job, before=()), options)
+
+
+class Embellishing(ClassSumsKind):
+    def classifier(self, model):
+        found = super().classifier(model)
+        ((weights, biases),) = found.layers
+        return replace(found, layers=((weights, biases + np.arange(len(biases))),))
+
+
+class Repeating(ClassSumsKind):
+    def train(self, job, options):
+        words = Seeded(1)
+        model = train_class_sums(
+            job.records, job.name, job.feature_map, job.paid, job.lineage, words, before=job.before
+        )
+        return save_class_sums(job.out, model)
 
 
 class Fainting(WeightsKind):
@@ -51,6 +74,9 @@ class Fainting(WeightsKind):
         (Nameless, "is no name"),
         (Lacking, "is no ability"),
         (Spendthrift, "costs"),
+        (Forgetful, "job.before"),
+        (Embellishing, "what `classifier` returns answers otherwise"),
+        (Repeating, "answer alike"),
         (Fainting, "training on one record ends in ValueError"),
     ],
 )

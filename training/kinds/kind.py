@@ -6,17 +6,18 @@ classes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import NotExportable, TrainingError, WrongOption
 from dpserve.training.features.maps import FeatureMap
+from dpserve.training.fields import NAME
 from dpserve.training.kinds.figures import Figures, pay_once_figures
 from dpserve.training.kinds.likeness import Likeness
 from dpserve.training.kinds.outputs import Outputs
@@ -290,3 +291,27 @@ class PayOnceKind(Kind):
     def steps(self) -> "Sequence[Step]":
         """Return the steps that its certificates name."""
         return self.certificate_type.STEPS
+
+
+def problems_of(kind: object) -> Iterator[str]:
+    """Yield what is wrong with what should be a kind: of its name, sentence, options and what it lacks."""
+    if not isinstance(kind, Kind):
+        yield f"it is no Kind, but {kind!r}"
+        return
+    missing = [name for name in ("name", "sentence", "options", "answers") if not hasattr(kind, name)]
+    if missing:
+        yield f"it lacks {', '.join(missing)}"
+        return
+    if not NAME.fullmatch(kind.name):
+        yield f"{kind.name!r} is no name: letters, digits, '.', '_' and '-', at most 64"
+    if not kind.sentence.strip():
+        yield "it has no sentence that says what it is"
+    if not (isinstance(kind.options, type) and issubclass(kind.options, Options)):
+        yield "its options are no class of Options"
+        return
+    for name, field in kind.options.model_fields.items():
+        if not (field.description or "").strip():
+            yield f"its option {name} has no sentence"
+    for ability, reason in kind.lacks.items():
+        if ability not in get_args(Ability) or not reason.strip():
+            yield f"it lacks {ability!r}, which is no ability, or has no reason"

@@ -7,17 +7,16 @@ A package of someone else's adds a kind by the entry point group `dpserve.kinds`
 """
 
 import functools
-import warnings
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, cast
 
+from dpserve.accounting.extensions import extensions
 from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
 from dpserve.training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
 from dpserve.training.errors import TrainingError
-from dpserve.training.kinds.kind import Job, Kind
+from dpserve.training.kinds.kind import Job, Kind, problems_of
 from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.model import ReleasedModel
@@ -41,18 +40,18 @@ def register(kind: Kind) -> None:
 def _register_all() -> None:
     for folder in _FOLDERS:
         register(import_module(f"dpserve.training.kinds.{folder}.kind").KIND)
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            kind = point.load()
-            if not isinstance(kind, Kind):
-                raise TypeError(f"it is no Kind, but {kind!r}")
-            register(kind)
-        except Exception as error:  # noqa: BLE001 - another package's code may raise anything
-            warnings.warn(
-                f"the kind of model {point.name!r} of another package ({point.value}) is left out: "
-                f"{type(error).__name__}: {error}",
-                stacklevel=2,
-            )
+    for kind in extensions(ENTRY_POINTS, _check):
+        register(kind)
+
+
+def _check(loaded: object) -> Kind:
+    """Return what an entry point brought. Raises for anything that is no kind with a name of its own."""
+    for problem in problems_of(loaded):
+        raise TypeError(problem)
+    kind = cast(Kind, loaded)
+    if kind.name in _kinds:
+        raise ValueError(f"there is a kind of model {kind.name!r} already")
+    return kind
 
 
 def all_kinds() -> Mapping[str, Kind]:
