@@ -59,7 +59,7 @@ from dpserve.commands.options import (
 )
 from dpserve.commands.tables import check_public
 from dpserve.described_rows import public_records, read_described, rows_form
-from dpserve.frames import check_rows, names_of, rows_for
+from dpserve.frames import check_rows, names_of, rows_for, without
 from dpserve.kept_fits import KeptFits
 from dpserve.labels import classes_of, label_beside, own_values, schema_with_label
 from dpserve.lineages import Lineage
@@ -274,7 +274,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label_type = None if isinstance(table, str) else _plain_type(table.schema.field(label).type)
         with _in_python(), draft_folder(state_folder()) as folder:
             described = self._described
-            schema = described.table
+            schema = self._described.table
             if schema is not None:
                 schema = schema_with_label(schema, label, described.classes, label_type)
             classes = described.classes if schema is not None else classes_of(described.classes, label_type)
@@ -598,7 +598,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
             with _in_python():
                 described = self._described
-                schema = described.table
+                schema = self._described.table
                 encoding = described.encoding or (None if schema is None else schema.encoding)
                 return str(X), y, self._features_among(column_names(str(X), encoding, described.sheet), y)
         names = names_of(X)
@@ -622,7 +622,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(X, column_or_1d(y, warn=True))
         described = self._described
         with _in_python():
-            schema = described.table
+            schema = self._described.table
         of_y = _labels(y, leave_out=described.unlabelled == "leave-out")
         declared = described.classes is not None or schema is None
         label = label_beside(table.column_names, schema, y, classes_declared=declared)
@@ -693,14 +693,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [each.name for each in self.certificate_.feature_map.columns] or list(self.certificate_.feature_names)
 
     def _features_among(self, names: Sequence[str] | None, label: str) -> list[str] | None:
-        described = self._described
-        block = None if self.lineage is None else self._lineage.blocks.block
-        left_out = {label, described.unit, described.id, block, *described.ignore}
+        left_out = {label, *self._beside_features}
         with _in_python():
-            schema = described.table
+            schema = self._described.table
         if names is not None and schema is not None and schema.subset:
             left_out |= set(names) - {column.name for column in schema.columns}
         return None if names is None else [name for name in names if name not in left_out]
+
+    @property
+    def _beside_features(self) -> set[str]:
+        """The columns that `fit` takes and that are no features: keys, units, blocks, labels, and what is ignored."""
+        described = self._described
+        block = None if self.lineage is None else self._lineage.blocks.block
+        named = (described.label, described.unit, described.id, block)
+        return {*filter(None, named), *described.ignore}
 
     @property
     def _clips(self) -> bool | None:
@@ -808,10 +814,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return checked
 
     def _checked(self, X: Any) -> Any:
-        """Return rows without names as an array of the right width; others as they are."""
+        """Return rows without names as an array of the right width; others without what `fit` takes beside features."""
         check_rows(X)
         if names_of(X) is not None or _are_mappings(X):
-            return X
+            return without(X, self._beside_features - set(self._columns_asked()))
         columns = self.certificate_.feature_map.columns
         if any(column.kind not in ("number", "integer", "boolean") for column in columns):
             one = ": one row is [X.to_dict()]" if hasattr(X, "to_dict") else ""

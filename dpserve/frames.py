@@ -1,7 +1,7 @@
 """Rows as people have them in Python, for a model's public certificate: by position, or by the names of the columns."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,17 @@ def _without_others(names: Sequence[str], X: Any) -> Any:
     others = [name for name in columns if name not in known]
     shown = ", ".join(others[:_MOST_NAMED]) + ", ..." * (len(others) > _MOST_NAMED)
     warnings.warn(f"left out, as the model does not take them: columns {shown}", UserWarning, stacklevel=2)
-    if by_mapping:
-        return [{name: value for name, value in row.items() if name in known} for row in X]
-    kept = [name for name in getattr(X, "column_names", getattr(X, "columns", ())) if str(name) in known]
+    return without(X, set(others))
+
+
+def without(X: Any, names: Collection[str]) -> Any:
+    """Return rows, by mappings or as a data frame, without the columns of these names, as far as there are such."""
+    if _is_of_mappings(X):
+        return [{name: value for name, value in row.items() if name not in names} for row in X]
+    columns = list(getattr(X, "column_names", getattr(X, "columns", ())))
+    kept = [name for name in columns if str(name) not in names]
+    if len(kept) == len(columns):
+        return X
     return X.select(kept) if hasattr(X, "select") else X[kept]
 
 

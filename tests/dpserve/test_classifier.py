@@ -173,6 +173,19 @@ def test_every_kind_of_table_is_fitted_and_matched_by_name(declared, made):
         model.predict(made({"age": [0.0], "x": [0.0]}))
 
 
+@pytest.mark.parametrize(
+    "made", [pd.DataFrame, pl.DataFrame, pa.table, lambda columns: pd.DataFrame(columns).to_dict("records")]
+)
+def test_rows_may_have_what_the_fit_took_beside_features(declared, made):
+    columns = {name: FRAME[name].tolist() for name in FRAME} | {"pid": list(range(len(FRAME)))}
+    model = estimator(**declared, id="pid").fit(pd.DataFrame(columns), "ok")
+    features = {name: columns[name] for name in ("age", "income")}
+    with_key = features | {"pid": columns["pid"]}
+    np.testing.assert_array_equal(model.predict_proba(made(with_key)), model.predict_proba(made(features)))
+    with pytest.raises(ValueError, match="unseen at fit time"):
+        model.predict(made(with_key | {"other": columns["age"]}))
+
+
 def test_a_file_is_read_as_the_command_reads_it(declared, home):
     FRAME.to_csv(home / "records.csv", index=False)
     model = estimator(**declared).fit(home / "records.csv", "ok")
