@@ -26,6 +26,7 @@ from dpserve.accounting.ledger import (
     SCOPES,
     Account,
     ActRefused,
+    Acts,
     ApiKey,
     ClientAccount,
     KeyScope,
@@ -168,12 +169,15 @@ class OwnerAct(BaseModel, ABC):
         """Return the act's JSON Schema, with its accounts and whether it opens one."""
         return handler(core) | {"x-about": list(cls.about), "x-opens": cls.opens, "x-urgent": cls.urgent}
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done. Raises ValueError and what the ledger raises."""
-        return await self._plan(ledger, lineage)
+    async def plan(self, acts: Acts, lineage: str) -> Plan:
+        """Return what the act means and how it is done. Raises ValueError and what the ledger raises.
+
+        acts: of who does it.
+        """
+        return await self._plan(acts, lineage)
 
     @abstractmethod
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan: ...
+    async def _plan(self, acts: Acts, lineage: str) -> Plan: ...
 
 
 class _OfClient(OwnerAct):
@@ -231,14 +235,14 @@ class AddClient(_OfClient, _Keyed, _Opening):
         Field(description="A lineage where the client has keys: they work here, too, and no new one is made."),
     ] = None
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        budget = await self.opened(ledger, lineage, self.client, self.group)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        budget = await self.opened(acts.ledger, lineage, self.client, self.group)
         after = _unused(budget, "client", self.group)
         if self.keys_of is None:
             secret, key = self.new_key()
-            do = partial(self._add, ledger, lineage, budget, [key])
+            do = partial(self._add, acts, lineage, budget, [key])
             words = f"{self.client} gets an account, and an API key that is shown once."
-            warning = await _too_small(ledger, lineage, budget)
+            warning = await _too_small(acts.ledger, lineage, budget)
             done = f"The API key of {self.client}"
             return Plan(words, done, do, raises=True, warning=warning, after=after, secret=secret)
         if self.expires_in_days is not None or self.scopes is not None:
@@ -246,19 +250,19 @@ class AddClient(_OfClient, _Keyed, _Opening):
                 "a client who comes in by keys of another lineage keeps them as they are: leave out how long they "
                 "last, and their scopes"
             )
-        keys = (await ledger.client(self.keys_of, self.client)).api_keys
+        keys = (await acts.ledger.client(self.keys_of, self.client)).api_keys
         if not keys:
             raise ActRefused("no-keys", f"{self.client} has no API key in {self.keys_of}")
         done = f"{self.client} asks with the keys that it has in {self.keys_of}"
-        do = partial(self._add, ledger, lineage, budget, keys)
-        warning = await _too_small(ledger, lineage, budget)
+        do = partial(self._add, acts, lineage, budget, keys)
+        warning = await _too_small(acts.ledger, lineage, budget)
         return Plan(f"{self.client} gets an account, and {done}.", done, do, raises=True, warning=warning, after=after)
 
-    async def _add(self, ledger: Ledger, lineage: str, budget: Budget, keys: Sequence[ApiKey]) -> None:
+    async def _add(self, acts: Acts, lineage: str, budget: Budget, keys: Sequence[ApiKey]) -> None:
         now, first = time.time(), keys[0]
-        await ledger.add_client(lineage, self.client, budget, first, time=now, group=self.group, display=self.display)
+        await acts.add_client(lineage, self.client, budget, first, time=now, group=self.group, display=self.display)
         for each in keys[1:]:
-            await ledger.add_key(lineage, self.client, each)
+            await acts.add_key(lineage, self.client, each)
 
 
 class AddGroup(_Opening):
@@ -268,12 +272,12 @@ class AddGroup(_Opening):
     group: Annotated[Name, Names("group"), Field(description="The group's name.")]
     display: Display = ""
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        budget = await self.opened(ledger, lineage, self.group)
-        add = partial(ledger.add_group, lineage, self.group, budget, display=self.display)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        budget = await self.opened(acts.ledger, lineage, self.group)
+        add = partial(acts.add_group, lineage, self.group, budget, display=self.display)
         words = f"The group {self.group} is opened: what all its members together may learn."
         after = _unused(budget, "group", self.group)
-        done, warning = f"the group {self.group} is open", await _too_small(ledger, lineage, budget)
+        done, warning = f"the group {self.group} is open", await _too_small(acts.ledger, lineage, budget)
         return Plan(words, done, lambda: add(time=time.time()), raises=True, warning=warning, after=after)
 
 
@@ -306,8 +310,8 @@ class SetBudget(BudgetTerms, OwnerAct):
             return await ledger.group(lineage, self.group), f"the group {self.group}", await ledger.above(lineage)
         return await ledger.lineage(lineage), f"the lineage {lineage}", ()
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        account, whose, above = await self._account(ledger, lineage)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        account, whose, above = await self._account(acts.ledger, lineage)
         before = account.budget
         budget = self.budget(before.accepts, before.delta, before)
         check_within(whose, budget, above)
@@ -322,7 +326,7 @@ class SetBudget(BudgetTerms, OwnerAct):
             meaning = "What is spent stays spent."
         former, new = before.words(before.limit), budget.words(budget.limit)
         warnings = [f"{whose} has asked already. {RAISED_AFTER_ANSWERS}"] if late else []
-        if small := await _too_small(ledger, lineage, budget, account.spent):
+        if small := await _too_small(acts.ledger, lineage, budget, account.spent):
             warnings.append(small)
         question = ""
         if raises:
@@ -330,7 +334,7 @@ class SetBudget(BudgetTerms, OwnerAct):
         return Plan(
             f"The budget of {whose} goes from {former} to {new}. {meaning}",
             f"{whose} may now spend {new}",
-            partial(ledger.set_budget, lineage, budget, **self._named),
+            partial(acts.set_budget, lineage, budget, **self._named),
             raises=raises,
             question=question,
             warning=" ".join(warnings),
@@ -359,10 +363,10 @@ class Rename(_OfClient):
     name = "rename"
     display: Annotated[str, Field(description="What lists call the client from now on; empty for nothing.")]
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        await ledger.client(lineage, self.client)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        await acts.ledger.client(lineage, self.client)
         done = f"{self.client} " + (f"is called {self.display}" if self.display else "has no other name")
-        return Plan(f"{done}; its id stays.", done, partial(ledger.rename, lineage, self.client, self.display))
+        return Plan(f"{done}; its id stays.", done, partial(acts.rename, lineage, self.client, self.display))
 
 
 class SetGroup(_OfClient):
@@ -371,10 +375,10 @@ class SetGroup(_OfClient):
     name = "set-group"
     group: Annotated[str, Names("group"), Field(description="The group; empty for none.")]
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        account = await ledger.client(lineage, self.client)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        account = await acts.ledger.client(lineage, self.client)
         if self.group:
-            check_within(self.client, account.budget, [await ledger.group(lineage, self.group)])
+            check_within(self.client, account.budget, [await acts.ledger.group(lineage, self.group)])
         if account.releases:
             raise ActRefused(
                 "has-asked", f"{self.client} has asked already, and stays where it is: add it under another name"
@@ -384,7 +388,7 @@ class SetGroup(_OfClient):
             f"{done}. What the members of a group know together, the group has paid for: so only a client that has "
             "asked nothing moves."
         )
-        return Plan(words, done, partial(ledger.set_group, lineage, self.client, self.group))
+        return Plan(words, done, partial(acts.set_group, lineage, self.client, self.group))
 
 
 class Revoke(_OfClient):
@@ -394,13 +398,13 @@ class Revoke(_OfClient):
     # Whoever must be refused now must be refused whatever else was done meanwhile.
     urgent = True
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
         # The account is not read: the right ends also where it is damaged.
         words = (
             f"{self.client} is refused from now on, also for what it has paid for. What it spent stays spent, and its "
             "name is not given again."
         )
-        return Plan(words, f"{self.client} is revoked", partial(ledger.revoke, lineage, self.client))
+        return Plan(words, f"{self.client} is revoked", partial(acts.revoke, lineage, self.client))
 
 
 class AddKey(_OfClient, _Keyed):
@@ -408,12 +412,12 @@ class AddKey(_OfClient, _Keyed):
 
     name = "add-key"
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        await ledger.client(lineage, self.client)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        await acts.ledger.client(lineage, self.client)
         secret, key = self.new_key()
         words = f"{self.client} gets a further API key, shown once; those that it has stay valid."
         done = f"A further API key of {self.client}, {key.id}"
-        return Plan(words, done, partial(ledger.add_key, lineage, self.client, key), secret=secret)
+        return Plan(words, done, partial(acts.add_key, lineage, self.client, key), secret=secret)
 
 
 class RotateKey(_OfClient, _Keyed):
@@ -431,11 +435,11 @@ class RotateKey(_OfClient, _Keyed):
         Field(ge=0, le=365 * _DAY, description="How long what is replaced stays valid; not at all by default."),
     ] = 0
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        account = await ledger.client(lineage, self.client)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        account = await acts.ledger.client(lineage, self.client)
         former = None if self.key is None else _named(account, self.key)
         secret, new = self.new_key(SCOPES if former is None else former.scopes)
-        rotate = partial(ledger.rotate_key, lineage, self.client, new, overlap=self.overlap_seconds)
+        rotate = partial(acts.rotate_key, lineage, self.client, new, overlap=self.overlap_seconds)
         ending = "its former keys are" if former is None else f"its key {former.id} is"
         when = f"in {self.overlap_seconds} seconds" if self.overlap_seconds else "from now on"
         return Plan(
@@ -452,10 +456,10 @@ class RemoveKey(_OfClient):
     name = "remove-key"
     key: Annotated[str, Names("key"), Field(description="The key's id, as it stands in the client's list of keys.")]
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        key = _named(await ledger.client(lineage, self.client), self.key)
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
+        key = _named(await acts.ledger.client(lineage, self.client), self.key)
         words = f"The API key {key.id} of {self.client} is refused at once; its others stay valid."
-        remove = partial(ledger.remove_key, lineage, self.client, key.digest)
+        remove = partial(acts.remove_key, lineage, self.client, key.digest)
         return Plan(words, f"the key {key.id} of {self.client} is removed", remove)
 
 

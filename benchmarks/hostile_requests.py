@@ -131,8 +131,8 @@ async def service(folder: str) -> AsyncIterator[Service]:
             records = Records(np.array([low, high]), np.array([0, 1]), declaration, ())
             head = train_head(records, Recipe(name, features_map, 1.0), "lineage")
             served.append(MeteredPredictor(head, Gaussian(1e3), ledger, largest_batch=1000))
-        await ledger.open_lineage("lineage", budget, time=time.time())
-        await ledger.add_client("lineage", "client", budget, key_digest(key), time=time.time())
+        await ledger.acting("owner").open_lineage("lineage", budget, time=time.time())
+        await ledger.acting("owner").add_client("lineage", "client", budget, key_digest(key), time=time.time())
         models = Models(served, "numbers")
         yield Service(create_app(models, ledger, largest_body=lambda _: 2**22), key)
 

@@ -58,10 +58,10 @@ async def _measure(url: str, rounds: int, calls: int, receipts: int) -> None:
         blocks = {f"{count}-blocks": _blocks(count) for count in (1, 12, 100)}
         for lineage, count in (("few", 1000), ("many", receipts), *((name, 1000) for name in blocks)):
             budget = Budget.from_rho(8000, 1e-3, "gaussian")
-            await ledger.open_lineage(lineage, budget, time=0.0)
-            await ledger.add_client(lineage, "client", budget, key_digest(lineage), time=0.0)
+            await ledger.acting("owner").open_lineage(lineage, budget, time=0.0)
+            await ledger.acting("owner").add_client(lineage, "client", budget, key_digest(lineage), time=0.0)
             for block in blocks.get(lineage, ()):
-                await ledger.open_block(lineage, block, budget, time=0.0)
+                await ledger.acting("owner").open_block(lineage, block, budget, time=0.0)
             for _ in range(0, count, 500):
                 await ledger.charge_batch([_asking(lineage, 1, blocks.get(lineage, ())) for _ in range(500)])
         contenders: dict[str, Callable[[], Awaitable[object]]] = {
@@ -93,11 +93,11 @@ def _blocks(count: int) -> tuple[str, ...]:
 async def _bytes_of_a_block(ledger: Ledger, bare: Redis) -> float:
     """Return how much of the store's memory a block takes that has paid for something, with the act that opened it."""
     budget, names = Budget.from_rho(8000, 1e-3, "gaussian"), _blocks(1000)
-    await ledger.open_lineage("1000-blocks", budget, time=0.0)
-    await ledger.add_client("1000-blocks", "client", budget, key_digest("1000-blocks"), time=0.0)
+    await ledger.acting("owner").open_lineage("1000-blocks", budget, time=0.0)
+    await ledger.acting("owner").add_client("1000-blocks", "client", budget, key_digest("1000-blocks"), time=0.0)
     before = (await bare.info("memory"))["used_memory"]
     for block in names:
-        await ledger.open_block("1000-blocks", block, budget, time=0.0)
+        await ledger.acting("owner").open_block("1000-blocks", block, budget, time=0.0)
     await _charge(ledger, "1000-blocks", 1, 1, names)
     return float((await bare.info("memory"))["used_memory"] - before) / len(names)
 

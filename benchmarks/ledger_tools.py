@@ -134,9 +134,9 @@ async def _load(url: str, count: int) -> None:
     """Write receipts as the ledger would, after one that it writes."""
     keys, budget = LineageKeys(LINEAGE), Budget.from_rho(8000, 1e-3, "gaussian")
     async with await Ledger.connect(url) as ledger, Redis.from_url(url, protocol=2) as store:
-        await ledger.open_lineage(LINEAGE, budget, time=0.0)
+        await ledger.acting("owner").open_lineage(LINEAGE, budget, time=0.0)
         for client in CLIENTS:
-            await ledger.add_client(LINEAGE, client, budget, key_digest(client), time=0.0)
+            await ledger.acting("owner").add_client(LINEAGE, client, budget, key_digest(client), time=0.0)
         first = ChargeRequest(LINEAGE, CLIENTS[0], charge_terms("model", "gaussian", COST), (_question(0),), 1.5)
         (receipt,) = (await ledger.charge(first)).receipts
         named = await ledger.numbers(LINEAGE)

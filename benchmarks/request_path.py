@@ -135,11 +135,11 @@ class _Asking:
 async def _asking(folder: Path, make: Callable[[Ledger], Awaitable[Predictor]]) -> AsyncIterator[_Asking]:
     """Serve a model on this event loop as `dpserve serve` does, with a ledger in `folder`; give a client of it."""
     async with Ledger.open(folder / "ledger", journals=folder / "journals") as ledger:
-        await ledger.open_lineage(_LINEAGE, _BUDGET, time=time.time())
+        await ledger.acting("owner").open_lineage(_LINEAGE, _BUDGET, time=time.time())
         await ledger.join(_LINEAGE)
         predictor = await make(ledger)
         key, budget = new_api_key(), _BUDGET
-        await ledger.add_client(predictor.lineage, "tracer", budget, key_digest(key), time=time.time())
+        await ledger.acting("owner").add_client(predictor.lineage, "tracer", budget, key_digest(key), time=time.time())
 
         @asynccontextmanager
         async def opening() -> AsyncIterator[Any]:

@@ -152,7 +152,7 @@ class StartedService:
 
         async def add() -> None:
             async with self.ledger() as ledger:
-                await ledger.add_client(lineage, name, budget, key_digest(key), time=time.time())
+                await ledger.acting("dpserve").add_client(lineage, name, budget, key_digest(key), time=time.time())
 
         asyncio.run(add())
         return key

@@ -344,7 +344,9 @@ class Predictor(ABC):
             raise ended
         if not caller.key_digest:
             return caller
-        return Caller((await self._ledger.authenticate(self.lineage, caller.key_digest)).client, caller.key_digest)
+        return Caller(
+            (await self._ledger.api_keys.authenticate(self.lineage, caller.key_digest)).client, caller.key_digest
+        )
 
     def late(self, caller: Caller, deadline: float = math.inf) -> DeadlinePassed | KeyExpired | None:
         """Return why a request must not be charged any more, or answered: its deadline, or the caller's token."""
@@ -363,7 +365,7 @@ class Predictor(ABC):
 
     def forget(self, caller: Caller) -> None:
         """Forget whose the caller's key was: it is refused."""
-        self._ledger.forget(self.lineage, caller.key_digest)
+        self._ledger.api_keys.forget(self.lineage, caller.key_digest)
 
     @property
     def waiting_rows(self) -> int:

@@ -39,6 +39,7 @@ from dpserve.accounting.ledger.errors import (
     WrongFormat,
 )
 from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.owner import Acts
 from dpserve.accounting.ledger.purchases import Purchase, ReleaseRequest
 from dpserve.accounting.ledger.receipts import Receipt
 from dpserve.accounting.ledger.values import (

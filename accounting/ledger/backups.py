@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 import msgspec
 from msgspec import Struct
 
-from dpserve.accounting.ledger.accounts import UNREADABLE, reading
 from dpserve.accounting.ledger.books import Books
 from dpserve.accounting.ledger.errors import (
     CannotRecover,
@@ -28,6 +27,7 @@ from dpserve.accounting.ledger.errors import (
 )
 from dpserve.accounting.ledger.ledger import Ledger
 from dpserve.accounting.ledger.questions import PaidQuestions
+from dpserve.accounting.ledger.reading import UNREADABLE, reading
 from dpserve.accounting.ledger.receipts import (
     Act,
     EntryFields,

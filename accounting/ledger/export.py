@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.currency import EPSILON, RHO
-from dpserve.accounting.ledger.accounts import Accounts, reading
+from dpserve.accounting.ledger.owner import Acts
+from dpserve.accounting.ledger.reading import reading
 from dpserve.accounting.ledger.receipts import Act, Receipt
 from dpserve.accounting.ledger.verification import all_acts, all_receipts
 from dpserve.accounting.ledger.wire import read_budget
@@ -62,16 +63,17 @@ _FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20'")  # also as wide as an ideogra
 _BUDGET = ("limit", "accepts", "delta", "coins")
 
 
-async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[str]:
+async def export(owner: Acts, lineage: str, form: Format) -> AsyncIterator[str]:
     """Yield the lines of an export of all acts and then all receipts that there are now. Raises UnknownLineage.
 
     Times are in UTC, as ISO 8601 has them, hashes hexadecimal, amounts in rho, and as epsilon rounded up.
     CSV begins with the names of columns. That it was exported is an act itself, the newest of them, unless the lineage
     was forgotten, which has no acts any more.
     """
+    ledger = owner.ledger
     account = await ledger.lineage_or_forgotten(lineage)
     if not account.is_forgotten:
-        await ledger.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
+        await owner.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
     account, clients, *_ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}
     if form == "csv":

@@ -32,19 +32,25 @@ from types import TracebackType
 from typing import Any, Self
 
 from dpserve.accounting.ledger import wire
-from dpserve.accounting.ledger.accounts import UNREADABLE, Accounts, in_turn, reading, unreadable
+from dpserve.accounting.ledger.accounts import Accounts, in_turn
 from dpserve.accounting.ledger.embedded import EmbeddedStore
-from dpserve.accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
-from dpserve.accounting.ledger.journal import Acknowledged, Witness
+from dpserve.accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, OtherUnit
+from dpserve.accounting.ledger.journal import Acknowledged, Journal, Witness, journal_folder, read_acknowledged
+from dpserve.accounting.ledger.owner import Acts
+from dpserve.accounting.ledger.reading import UNREADABLE, reading, unreadable
 from dpserve.accounting.ledger.receipts import Receipt, pairs
 from dpserve.accounting.ledger.store import DEADLINE, Store
 from dpserve.accounting.ledger.values import Charge, Chargeable, LedgerRequest, Quote
+from dpserve.accounting.ledger.wire import LineageKeys
 
 _TRIES = 4
 """Largest number of times a call is sent: once, twice more after lost replies, and once where the client's group was
 not known."""
 
 _PAGE = 1000
+
+_SERVICE = "a service"
+"""Acts in a service's own name: it settles a privacy unit again that the store has lost."""
 
 _MOST_REMEMBERED = 100_000
 """Number of clients whose groups are remembered, which saves a call each."""
@@ -59,6 +65,7 @@ class Ledger(Accounts):
     def __init__(self, store: Store, *, journals: Path | None = None) -> None:
         """Use `store`, which was verified. `journals`: the folder of this service's journals."""
         super().__init__(store, journals)
+        self.store.compare = self._compare
         self._turns: dict[str, asyncio.Lock] = {}
 
     @classmethod
@@ -144,6 +151,41 @@ class Ledger(Accounts):
             async with turn:
                 pass
         await super().close()
+
+    def acting(self, by: str, why: str = "", *, after: int | None = None, dry: bool = False) -> Acts:
+        """Return what one person does with the accounts: see `Acts`. Raises ValueError."""
+        return Acts(ledger=self, by=by, why=why, after=after, dry=dry)
+
+    async def _compare(self, lineage: str, mark: str) -> None:
+        """Raise StoreBehind if the store is older than any journal of a lineage that this service has joined says.
+
+        A store that comes back may lack what it acknowledged to another service of this machine alone. It may also lack
+        the lineage's privacy unit, which is settled again; raises LedgerDamaged if it is another by now.
+        """
+        units = set[str | None]()
+        if self.journals_folder is not None and isinstance(self._witnesses.get(lineage), Journal):
+            folder = journal_folder(self.journals_folder, lineage)
+            services = [LineageKeys(lineage).services]
+            journals = await asyncio.to_thread(read_acknowledged, folder)
+            for journal in journals:
+                await self.store.call(
+                    lineage, "read", services, {}, asker=(journal.service, journal.writes), durably=False, mark=mark
+                )
+            units = {journal.charged_unit for journal in journals}
+        for unit in units | {self._units.get(lineage)}:
+            if unit is not None:
+                await self._compare_unit(lineage, unit, mark)
+
+    async def _compare_unit(self, lineage: str, unit: str, mark: str) -> None:
+        keys, asker = LineageKeys(lineage), self._asker(lineage)
+        named = [keys.services, keys.account]
+        (fields,), _ = await self.store.call(lineage, "read", named, {}, asker=asker, durably=False, mark=mark)
+        if isinstance(fields, bytes) or not fields or wire.fields_of(fields).get(b"unit") == unit.encode():
+            return  # whoever is answered finds out what else is damaged, or lost
+        try:
+            await Acts(ledger=self, by=_SERVICE).write_unit(lineage, unit, lost=True, mark=mark)
+        except OtherUnit as error:
+            raise LedgerDamaged(lineage, f"its privacy unit was changed: {error}") from error
 
     async def charge(self, request: Chargeable) -> Charge:
         """Charge its accounts for what is new to them of the request, durably, or raise.

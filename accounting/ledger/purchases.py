@@ -28,7 +28,6 @@ from functools import cached_property
 from dpserve.accounting import sampling_error
 from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.currency import RHO
-from dpserve.accounting.ledger.accounts import act_refused
 from dpserve.accounting.ledger.errors import (
     BudgetExhausted,
     CoinsExhausted,
@@ -42,6 +41,7 @@ from dpserve.accounting.ledger.errors import (
     UnknownLineage,
 )
 from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.owner import act_refused
 from dpserve.accounting.ledger.receipts import (
     UNNAMED,
     Receipt,

@@ -28,6 +28,7 @@ from dpserve.accounting.ledger.errors import (
 )
 from dpserve.accounting.ledger.journal import FORGETFUL, JournalFiles
 from dpserve.accounting.ledger.ledger import Ledger
+from dpserve.accounting.ledger.owner import Acts
 from dpserve.accounting.ledger.receipts import (
     QUESTION,
     Receipt,
@@ -110,7 +111,7 @@ class Reconciliation:
 
 
 async def reconcile(
-    ledger: Ledger,
+    owner: Acts,
     lineage: str,
     journals: Sequence[JournalFiles],
     declared: DeclaredLoss | None = None,
@@ -127,7 +128,7 @@ async def reconcile(
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
-    own = [journal for journal in journals if journal.lineage == lineage]
+    ledger, own = owner.ledger, [journal for journal in journals if journal.lineage == lineage]
     account = await ledger.lineage(lineage)
     newest = max((journal.newest for journal in own), default=0)
     progress = partial(_show, watch, f"the journals of {lineage}", max(1, newest))
@@ -142,7 +143,7 @@ async def reconcile(
     declaration = None
     if declared is not None and declared.releases:  # before anything is put back, because it may be refused
         declaration = await _declaration(ledger, lineage, declared, found.blocks)
-    await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
+    await _restore_unit(owner, lineage, {journal.charged_unit for journal in own} | {unit})
     charged = renumbered = 0
     if found.lost:
         sources = [journal.receipts for journal in own]
@@ -156,16 +157,16 @@ async def reconcile(
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
     details = {"put_back": charged, "declared": releases, "services": services}
     writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
-    await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
+    await owner.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
     empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
     return Reconciliation(lineage, charged, renumbered, releases, len(own), empty)
 
 
-async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
+async def _restore_unit(owner: Acts, lineage: str, units: set[str | None]) -> None:
     """Settle the unit that journals and the owner know, before anything else. Raises CannotRecover if they differ."""
     try:
         for unit in units - {None}:
-            await ledger.restore_unit(lineage, unit or "")
+            await owner.restore_unit(lineage, unit or "")
     except OtherUnit as error:
         raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
 

@@ -2,7 +2,8 @@
 
 from typing import Literal, get_args
 
-from dpserve.accounting.ledger.accounts import Accounts, reading
+from dpserve.accounting.ledger.accounts import Accounts
+from dpserve.accounting.ledger.reading import reading
 
 Task = Literal["backup", "rehearsal"]
 

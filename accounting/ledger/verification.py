@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dpserve.accounting.ledger import wire
-from dpserve.accounting.ledger.accounts import Accounts, reading
+from dpserve.accounting.ledger.accounts import Accounts
 from dpserve.accounting.ledger.books import Books, IndexDigest
 from dpserve.accounting.ledger.errors import (
     LedgerDamaged,
@@ -21,6 +21,7 @@ from dpserve.accounting.ledger.errors import (
 )
 from dpserve.accounting.ledger.journal import JournalFiles
 from dpserve.accounting.ledger.questions import PaidQuestions
+from dpserve.accounting.ledger.reading import reading
 from dpserve.accounting.ledger.receipts import Act, Receipt
 from dpserve.accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
 from dpserve.accounting.ledger.wire import LineageKeys

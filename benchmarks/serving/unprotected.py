@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -58,7 +59,7 @@ class NoLedger:
     """Answers like a ledger in which everything was paid for, by a client that everybody is, and keeps nothing."""
 
     rehearsal = False
-    clients_by_key = _Everybody()
+    api_keys = SimpleNamespace(clients=_Everybody())
 
     async def check(self, lineage: str) -> None:
         """Say that there is one."""

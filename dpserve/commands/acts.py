@@ -171,7 +171,7 @@ def command_of(act: type[OwnerAct], subject: Scope) -> Callable[..., None]:
         )
 
         async def apply(ledger: Ledger, chosen: str) -> None:
-            await _do(await made.plan(ledger, chosen), yes=yes)
+            await _do(await made.plan(lineage.acting(ledger), chosen), yes=yes)
 
         lineage.run_on(apply)
 
@@ -230,17 +230,18 @@ def set_lineage_budget(
     name, terms = lineage_named(lineage), given.terms.model_dump(exclude_none=True)
 
     async def apply(opened: Ledger) -> None:
+        owner = ledger.acting(opened)
         if block is not None:
-            await _do(await _made(SetBlockBudget, terms | {"block": block}).plan(opened, name), yes=yes)
+            await _do(await _made(SetBlockBudget, terms | {"block": block}).plan(owner, name), yes=yes)
             return
         try:
-            plan = await _made(SetBudget, terms).plan(opened, name)
+            plan = await _made(SetBudget, terms).plan(owner, name)
         except UnknownLineage:
             if not (Path(lineage) / CERTIFICATE_FILE).exists():
                 raise CannotServe(
                     f"the ledger has no lineage {name!r}, and there is no bundle of that name to open one for"
                 ) from None
-            await opened.open_lineage(name, given.terms.budget("gaussian"), time=time.time())
+            await owner.open_lineage(name, given.terms.budget("gaussian"), time=time.time())
             typer.echo(f"opened the lineage {name}")
         else:
             await _do(plan, yes=yes)
@@ -275,7 +276,7 @@ def forget_lineage(
             typer.echo("nothing was changed")
             return
         try:
-            await opened.forget_lineage(name, time=time.time())
+            await ledger.acting(opened).forget_lineage(name, time=time.time())
         except ActRefused as refused:
             raise CannotServe(f"{refused}; 'dpserve lineage show {name}' lists what it paid for here") from None
         # Only now: the digests are all that keeps these records from a second budget.

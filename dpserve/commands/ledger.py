@@ -188,7 +188,7 @@ def export(
         raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
 
     async def apply(opened: Ledger, chosen: str) -> None:
-        lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl")
+        lines = exported(lineage.acting(opened), chosen, "csv" if form == "csv" else "jsonl")
         if out is not None:
             await _write(out, lines)
             return
@@ -320,15 +320,15 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
         raise typer.BadParameter("a privacy unit is one lineage's: name it", param_hint="--lineage")
 
     async def apply(opened: Ledger) -> list[Reconciliation]:
-        done = []
+        owner, done = of.acting(opened), []
         if budget is not None and of.lineage is not None:
-            await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
+            await owner.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
             journals = _journals_of([name], of.journal)
             declared = await _declared_loss(opened, name, journals, lost)
             # Nothing was charged to one that was forgotten.
             with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
-                done.append(await reconciled(opened, name, journals, declared, unit=of.unit, watch=watch))
+                done.append(await reconciled(owner, name, journals, declared, unit=of.unit, watch=watch))
         return done
 
     # A question and a bar would not share the screen.

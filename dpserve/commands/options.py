@@ -16,7 +16,7 @@ from dpserve.accounting import sampling_error
 from dpserve.accounting.acts import BudgetTerms
 from dpserve.accounting.budgets import Accepts, Budget, accepted_at, currency_of
 from dpserve.accounting.currency import EPSILON
-from dpserve.accounting.ledger import Ledger
+from dpserve.accounting.ledger import Acts, Ledger
 from dpserve.accounting.ledger.journal import is_forgotten
 from dpserve.training.errors import WrongOption
 from dpserve.training.options import Options, option
@@ -69,13 +69,9 @@ class ActsOnLedger(LedgerOption):
     )
     why: str = option("", "Why, for the audit trail.", default_text="not said")
 
-    def acting(self, ledger: Ledger) -> Ledger:
-        """Return the ledger as one on whose acts stand who does this, and why."""
+    def acting(self, ledger: Ledger) -> Acts:
+        """Return acts on the ledger that say who does this, and why."""
         return ledger.acting(self.by or operating_systems_user(), self.why)
-
-    def run(self, act: Callable[[Ledger], Awaitable[_Result]]) -> _Result:
-        """Open the ledger, act on it in this name, close it, and return the result."""
-        return super().run(lambda ledger: act(self.acting(ledger)))
 
 
 class ChargedLedger(ActsOnLedger):

@@ -25,6 +25,7 @@ from dpserve.accounting.acts import ACTS, OwnerAct
 from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.ledger import (
     ActRefused,
+    Acts,
     ClientRevoked,
     Ledger,
     LineageForgotten,
@@ -58,8 +59,8 @@ class SignedRequest(BaseModel):
         int | None, Field(ge=0, description="the newest act that you know of: after another one this is refused")
     ] = None
 
-    def acting_on(self, ledger: Ledger, *, dry: bool = False) -> Ledger:
-        """Return the ledger, whose acts will say who does this and why; a dry run does none. Raises ValueError."""
+    def acting_on(self, ledger: Ledger, *, dry: bool = False) -> Acts:
+        """Return acts that will say who does this and why; a dry run does none. Raises ValueError."""
         return ledger.acting(self.by, self.why, after=self.after_act, dry=dry)
 
 

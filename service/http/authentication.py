@@ -71,7 +71,7 @@ class Authentication:
             await self._check_client(lineage, by_token.client)
             return by_token
         digest = key_digest(shown)
-        client = self._ledger.clients_by_key.get((lineage, digest))
+        client = self._ledger.api_keys.clients.get((lineage, digest))
         if client is not None:
             await self._count(lineage, client)  # first: what is too often asked the ledger need not read
         known = await self._by_key(digest, lineage, scope, peer)
@@ -94,7 +94,7 @@ class Authentication:
             if by_token is not None:
                 return by_token
         digest = key_digest(shown)
-        client = self._ledger.clients_by_key.get((lineage, digest))
+        client = self._ledger.api_keys.clients.get((lineage, digest))
         known = (
             await self._by_key(digest, lineage, "predict", header.peer) if client is None else Caller(client, digest)
         )
@@ -136,7 +136,7 @@ class Authentication:
             await self._check_client(lineage, credential.client)
             return credential
         try:
-            return Caller((await self._ledger.authenticate(lineage, credential, scope)).client, credential)
+            return Caller((await self._ledger.api_keys.authenticate(lineage, credential, scope)).client, credential)
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
             raise as_problem(refused) from None
 
@@ -150,7 +150,7 @@ class Authentication:
             return token.client
         digest = key_digest(shown)
         for lineage in lineages:
-            if (client := self._ledger.clients_by_key.get((lineage, digest))) is not None:
+            if (client := self._ledger.api_keys.clients.get((lineage, digest))) is not None:
                 return client
         return await self._look_up(digest, lineages, header.peer)
 
@@ -161,7 +161,7 @@ class Authentication:
         refusal: Exception = UnknownKey()
         for lineage in lineages:
             try:
-                return (await self._ledger.authenticate(lineage, digest, "predict")).client
+                return (await self._ledger.api_keys.authenticate(lineage, digest, "predict")).client
             except UnknownKey:
                 continue
             except (ClientRevoked, KeyExpired, ScopeMissing) as refused:
@@ -207,10 +207,10 @@ class Authentication:
             raise as_problem(ClientRevoked(client))
 
     async def _by_key(self, digest: bytes, lineage: str, scope: KeyScope, peer: str) -> Caller:
-        if self._failed_tries is not None and self._ledger.clients_by_key.get((lineage, digest)) is None:
+        if self._failed_tries is not None and self._ledger.api_keys.clients.get((lineage, digest)) is None:
             await self._failed_tries.check(peer)
         try:
-            return Caller((await self._ledger.authenticate(lineage, digest, scope)).client, digest)
+            return Caller((await self._ledger.api_keys.authenticate(lineage, digest, scope)).client, digest)
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
             if self._failed_tries is not None and not isinstance(refused, ScopeMissing):
                 await self._failed_tries.count(peer)

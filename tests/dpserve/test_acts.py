@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.ledger import Ledger
+from dpserve.accounting.ledger import Acts, Ledger
 from dpserve.commands.accounts import clients, groups, lineages
 from dpserve.commands.acts import command_of
 from dpserve.commands.command import Group
@@ -59,16 +59,16 @@ class Greet(OwnerAct):
     warm: Annotated[bool, Field(description="Whether it was said warmly.")] = False
     for_seconds: Annotated[int, Lasting(1, "_seconds"), Field(ge=5, description="How long.")] = 60
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+    async def _plan(self, acts: Acts, lineage: str) -> Plan:
         done = f"{self.client} was told {self.word!r} for {self.for_seconds} s{' warmly' * self.warm}"
-        return Plan(done, done, partial(ledger.note, lineage, "export", {"rows": self.word}))
+        return Plan(done, done, partial(acts.note, lineage, "export", {"rows": self.word}))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     async def opened() -> None:
         async with Ledger.open(tmp_path / "ledger") as ledger:
-            await ledger.open_lineage("records", Budget.from_rho(0.5, 1e-5, "gaussian"), time=0.0)
+            await ledger.acting("owner").open_lineage("records", Budget.from_rho(0.5, 1e-5, "gaussian"), time=0.0)
 
     asyncio.run(opened())
     return tmp_path / "ledger"

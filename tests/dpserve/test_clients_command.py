@@ -26,7 +26,7 @@ def _clients(folder: Path, *words: str) -> Result:
 def folder(tmp_path: Path) -> Path:
     async def opened() -> None:
         async with Ledger.open(tmp_path / "ledger") as ledger:
-            await ledger.open_lineage("records", Budget.from_rho(0.5, 1e-5, "gaussian"), time=0.0)
+            await ledger.acting("owner").open_lineage("records", Budget.from_rho(0.5, 1e-5, "gaussian"), time=0.0)
 
     asyncio.run(opened())
     return tmp_path / "ledger"

@@ -20,7 +20,7 @@ BUDGET = ("--rho", "1", "--delta", "1e-5")
 
 KILLED = """
 import os, runpy, signal, sys
-import dpserve.accounting.ledger.accounts, dpserve.training.inputs.lineage
+import dpserve.accounting.ledger.owner, dpserve.training.inputs.lineage
 {step} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 sys.argv = ["dpserve", "lineage", "forget", "peolpe", "--yes"]
 runpy.run_module("dpserve", run_name="__main__")
@@ -103,8 +103,8 @@ def test_one_that_is_trained_in_waits(run, misspelt):
 
 
 STEPS = (
-    "dpserve.accounting.ledger.accounts.Accounts.act",
-    "dpserve.accounting.ledger.accounts.mark_forgotten",
+    "dpserve.accounting.ledger.owner.Acts.act",
+    "dpserve.accounting.ledger.owner.mark_forgotten",
     "dpserve.training.inputs.lineage.KnownRecords.forget",
 )
 

@@ -214,8 +214,8 @@ def test_files_are_the_same_in_every_locale(tmp_path):
 
     async def opened():
         async with Ledger.open(tmp_path / "first") as ledger:
-            await ledger.open_lineage("records", budget, time=0.0)
-            await ledger.add_client("records", "Zoë", budget, key_digest("key"), time=0.0, display="趙")
+            await ledger.acting("owner").open_lineage("records", budget, time=0.0)
+            await ledger.acting("owner").add_client("records", "Zoë", budget, key_digest("key"), time=0.0, display="趙")
 
     asyncio.run(opened())
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "DPSERVE_HOME": str(tmp_path / "home")}

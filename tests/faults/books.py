@@ -33,10 +33,10 @@ def asking(lineage: str, client: str, *rows: str, time: float = 1.5, blocks: Blo
 
 async def open_accounts(ledger: Ledger, lineage: str, releases: int = 1_000_000, blocks: Blocks = ()) -> None:
     budget = Budget(releases * COST.picorho, "gaussian", 1e-6)
-    await ledger.open_lineage(lineage, budget, time=0.0)
+    await ledger.acting("owner").open_lineage(lineage, budget, time=0.0)
     for block in blocks:
-        await ledger.open_block(lineage, block, budget, time=0.0)
-    await ledger.add_client(lineage, "ann", budget, key_digest(f"{lineage}/ann"), time=0.0)
+        await ledger.acting("owner").open_block(lineage, block, budget, time=0.0)
+    await ledger.acting("owner").add_client(lineage, "ann", budget, key_digest(f"{lineage}/ann"), time=0.0)
 
 
 @dataclass

@@ -50,7 +50,7 @@ async def test_a_client_pays_while_its_service_is_killed(head: CertifiedHead, tm
         for trial, point in enumerate(itertools.islice(itertools.cycle(STEPS), trials(100, 3))):
             client, key = f"client{trial}", new_api_key()
             async with Ledger.open(services.ledger) as ledger:
-                await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
+                await ledger.acting("owner").add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
             with services.serving(fault=point) as (doomed, process):
                 with contextlib.suppress(httpx.HTTPError):
                     raise AssertionError(f"{point} was survived: {_ask(doomed, key, 'first').text}")
@@ -74,7 +74,7 @@ async def test_a_service_is_killed_on_the_way_to_its_first_answer(head: Certifie
             client, key = f"client{trial}", new_api_key()
             if point not in (OPENED, HELD):
                 async with Ledger.open(services.ledger) as ledger:
-                    await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
+                    await ledger.acting("owner").add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
             with (
                 contextlib.suppress(httpx.HTTPError, NotServing),  # it may die before it says that it serves
                 services.serving("--rho", 1, "--delta", 1e-6, fault=point) as (doomed, process),
@@ -85,7 +85,7 @@ async def test_a_service_is_killed_on_the_way_to_its_first_answer(head: Certifie
             async with Ledger.open(services.ledger) as ledger:
                 charged = (await ledger.lineage(LINEAGE)).releases
                 if point in (OPENED, HELD):
-                    await ledger.add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
+                    await ledger.acting("owner").add_client(LINEAGE, client, OWN, key_digest(key), time=0.0)
             with services.serving() as (living, _):
                 first, again = (_ask(living, key, "first").json() for _ in range(2))
             async with Ledger.open(services.ledger) as ledger:

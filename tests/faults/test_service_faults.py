@@ -272,7 +272,7 @@ async def _add_clients(location: str, count: int, picorho: int) -> list[str]:
         lineage = (await ledger.lineage(LINEAGE)).budget
         budget = type(lineage)(picorho, "gaussian", lineage.delta)
         for number, key in enumerate(keys):
-            await ledger.add_client(LINEAGE, f"client-{number}", budget, key_digest(key), time=0.0)
+            await ledger.acting("owner").add_client(LINEAGE, f"client-{number}", budget, key_digest(key), time=0.0)
     return keys
 
 
@@ -296,7 +296,7 @@ async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> Non
             assert account.budget.limit > 10_003 * price > 0
             assert Cost((GaussianLoss(0.01),)) == COST
             short = type(account.budget)(2 * price - 1, "gaussian", account.budget.delta)
-            await ledger.add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)
+            await ledger.acting("owner").add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)
             predictor = MeteredPredictor(head, mechanism, ledger, largest_batch=10_000)
             app = create_app(Models([predictor]), ledger, largest_body=lambda _: 10**7)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:

@@ -97,7 +97,7 @@ class RunningService:
         key = new_api_key()
         budget = Budget.from_rho(rho, DELTA, accepts)
         lineage = self.predictor.lineage
-        self.call(self.ledger.add_client(lineage, name, budget, key_digest(key), time=time.time()))
+        self.call(self.ledger.acting("owner").add_client(lineage, name, budget, key_digest(key), time=time.time()))
         return key
 
     def spent(self, name="alice"):
@@ -194,7 +194,7 @@ class Starter:
         async def run():
             async with Ledger.open(str(self._folder / "ledger")) as ledger:
                 budget = Budget.from_rho(lineage_rho, DELTA, accepts)
-                await ledger.open_lineage(lineage, budget, time=time.time())
+                await ledger.acting("owner").open_lineage(lineage, budget, time=time.time())
                 application = Application(opening(ledger))
                 config = server_config(lambda: application, settings or ServiceSettings())
                 config.timeout_keep_alive = seconds_idle or config.timeout_keep_alive

@@ -157,7 +157,7 @@ def test_the_models_that_a_lineage_paid_for_add_up_to_its_account(service, owner
 
 def test_a_lineage_that_was_forgotten_is_shown_and_answered_nowhere(service, owner):
     lineage, client = service.predictor.lineage, service.http(service.add_client())
-    service.call(service.ledger.forget_lineage(lineage, time=time.time()))
+    service.call(service.ledger.acting("owner").forget_lineage(lineage, time=time.time()))
     problem(client.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
     problem(client.get("/budget"), 503, "ledger-unavailable")
     problem(client.get("/readyz"), 503, "ledger-unavailable")

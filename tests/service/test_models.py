@@ -46,7 +46,11 @@ def service(start, head):
         ]
 
     running = start(head, more=more)
-    running.call(running.ledger.open_lineage("other", Budget.from_rho(100.0, DELTA, "gaussian"), time=time.time()))
+    running.call(
+        running.ledger.acting("owner").open_lineage(
+            "other", Budget.from_rho(100.0, DELTA, "gaussian"), time=time.time()
+        )
+    )
     return running
 
 
@@ -72,7 +76,7 @@ def test_the_account_lists_the_models_that_a_key_is_good_for(service):
     assert http.get("/account").json() == {"models": ["colours", "shapes"], "default": "colours"}
     key = new_api_key()
     budget = Budget.from_rho(1.0, DELTA, "gaussian")
-    service.call(service.ledger.add_client("other", "bob", budget, key_digest(key), time=time.time()))
+    service.call(service.ledger.acting("owner").add_client("other", "bob", budget, key_digest(key), time=time.time()))
     assert service.http(key).get("/account").json() == {"models": ["sounds"], "default": "sounds"}
     problem(service.http(new_api_key()).get("/account"), 401, "unauthenticated")
     problem(service.http().get("/account"), 401, "unauthenticated")
@@ -97,7 +101,7 @@ def test_a_key_that_several_lineages_know_asks_all_models_and_each_lineage_pays_
     http = service.http(key)
     problem(ask(http, "/models/sounds/predict"), 401, "unauthenticated")
     budget = Budget.from_rho(1.0, DELTA, "gaussian")
-    service.call(service.ledger.add_client("other", "alice", budget, key_digest(key), time=time.time()))
+    service.call(service.ledger.acting("owner").add_client("other", "alice", budget, key_digest(key), time=time.time()))
     assert ask(http, "/models/sounds/predict").status_code == 200
     assert service.spent() == 0
     assert service.call(service.ledger.client("other", "alice")).spent == PRICE
@@ -188,7 +192,7 @@ def test_the_privacy_unit_of_each_model_is_public(start, head):
 def test_a_clients_account_is_explained_by_the_models_unit(start, head):
     by_person = head.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
     service = start(replace(head, certificate=by_person))
-    service.call(service.ledger.settle_unit(head.certificate.lineage, "person"))
+    service.call(service.ledger.acting("owner").settle_unit(head.certificate.lineage, "person"))
     explained = service.http(service.add_client()).get("/budget").json()["explanation"]
     assert explained["unit"] == "person"
     assert "adding or removing all records of one unit" in explained["in_plain_words"]

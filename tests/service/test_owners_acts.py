@@ -85,7 +85,7 @@ def test_a_raise_after_an_answer_is_warned_of_and_said_to_the_client(service, ow
 
 def test_a_preview_and_the_list_of_lineages_name_the_lineages_privacy_unit(service, owner):
     service.add_client("alice")
-    service.call(service.ledger.settle_unit(service.predictor.lineage, "person"))
+    service.call(service.ledger.acting("owner").settle_unit(service.predictor.lineage, "person"))
     told = previewed(owner, "set-budget", client="alice", rho=0.4)
     assert (told["before"]["explanation"]["unit"], told["after"]["explanation"]["unit"]) == ("person", "person")
     assert [each["unit"] for each in owner.get("/api/lineages").json()["lineages"]] == ["person"]
@@ -149,9 +149,9 @@ def test_a_key_that_replaces_one_by_its_id_is_good_for_the_same(service, owner):
 def test_a_client_asks_with_all_keys_that_it_has_in_another_lineage(service, owner):
     ledger, keys = service.ledger, [new_api_key(), new_api_key()]
     budget = Budget.from_rho(0.5, 1e-6, "gaussian")
-    service.call(ledger.open_lineage("other", budget, time=0.0))
-    service.call(ledger.add_client("other", "alice", budget, key_digest(keys[0]), time=0.0))
-    service.call(ledger.add_key("other", "alice", ApiKey(key_digest(keys[1]), scopes=("budget-read",))))
+    service.call(ledger.acting("owner").open_lineage("other", budget, time=0.0))
+    service.call(ledger.acting("owner").add_client("other", "alice", budget, key_digest(keys[0]), time=0.0))
+    service.call(ledger.acting("owner").add_key("other", "alice", ApiKey(key_digest(keys[1]), scopes=("budget-read",))))
     told = previewed(owner, "add-client", client="alice", keys_of="other", **BUDGET)
     assert told["after"]["limit"]["rho"] == 0.5
     added = acted(owner, "add-client", client="alice", keys_of="other", after_act=told["newest_act"], **BUDGET)

@@ -84,13 +84,13 @@ def test_a_client_that_asks_too_often_has_the_ledger_read_nothing(start, head, m
     http = service.http(service.add_client())
     assert [http.get("/budget").status_code for _ in range(2)] == [200, 200]
     read = []
-    authenticate = service.ledger.authenticate
+    authenticate = service.ledger.api_keys.authenticate
 
     async def counted(*arguments):
         read.append(arguments)
         return await authenticate(*arguments)
 
-    monkeypatch.setattr(service.ledger, "authenticate", counted)
+    monkeypatch.setattr(service.ledger.api_keys, "authenticate", counted)
     problem(http.get("/budget"), 429, "too-many-requests")
     assert read == []
 
@@ -153,11 +153,11 @@ def test_a_key_that_is_refused_uses_up_one_request_of_its_former_client_and_no_m
     assert service.http(old).post("/predict", json=BODY).status_code == 200
     new = new_api_key()
     lineage = service.predictor.lineage
-    service.call(service.ledger.rotate_key(lineage, "alice", key_digest(new)))
+    service.call(service.ledger.acting("owner").rotate_key(lineage, "alice", key_digest(new)))
     for _ in range(3):
         assert service.http(old).post("/predict", json=BODY).status_code == 401
         assert service.http(old).get("/budget").status_code == 401
     assert service.http(new).get("/budget").status_code == 200
-    service.call(service.ledger.revoke(lineage, "alice"))
+    service.call(service.ledger.acting("owner").revoke(lineage, "alice"))
     for _ in range(3):
         problem(service.http(new).post("/predict", json=BODY), 401, "key-revoked")

@@ -131,7 +131,7 @@ def test_the_owner_sees_what_a_client_has_paid_for_and_may_buy(service, released
     assert standing("bob") == (False, price, False)
     ann.post("/predict", json={"instances": [ROW]})
     assert standing("ann") == (True, None, False)
-    service.call(service.ledger.revoke(service.predictor.lineage, "bob"))
+    service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, "bob"))
     assert standing("bob") == (False, None, False)
 
 
@@ -213,7 +213,7 @@ def test_the_client_sees_the_price_and_is_refused_what_it_cannot_pay(service, re
 def test_a_model_dearer_than_the_lineages_budget_is_refused_at_start(tmp_path, released, budget, reason):
     async def check():
         async with Ledger.open(tmp_path / "ledger") as ledger:
-            await ledger.open_lineage("colours-lineage", budget, time=0.0)
+            await ledger.acting("owner").open_lineage("colours-lineage", budget, time=0.0)
             await check_purchases(ledger, [model_purchase(released.certificate)])
 
     if reason is None:
@@ -393,7 +393,7 @@ def test_a_confirmation_that_is_refused_ends_what_is_held(service, hour):
 
     async def ask():
         await plane.predict(caller, request)
-        await service.ledger.revoke(plane.lineage, "alice")
+        await service.ledger.acting("owner").revoke(plane.lineage, "alice")
         hour.now = 0.3
         await plane.predict(caller, request)
         await plane.drain()

@@ -80,7 +80,9 @@ def _accounts(service: RunningService) -> list[tuple[str, float]]:
     for number in range(CLIENTS):
         name, rho = f"client-{number}", 1.0 + number / 16
         budget = Budget.from_rho(rho, DELTA, "gaussian")
-        added = service.ledger.add_client(service.predictor.lineage, name, budget, key_digest(name), time=0.0)
+        added = service.ledger.acting("owner").add_client(
+            service.predictor.lineage, name, budget, key_digest(name), time=0.0
+        )
         service.call(added)
         accounts.append((name, rho))
     return accounts

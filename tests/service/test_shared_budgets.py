@@ -12,7 +12,7 @@ from .test_http import PRICE, ROW, problem
 def _add(service, name, *, rows=9, group=""):
     key = new_api_key()
     budget = Budget(rows * PRICE, "gaussian", DELTA)
-    added = service.ledger.add_client(
+    added = service.ledger.acting("owner").add_client(
         service.predictor.lineage, name, budget, key_digest(key), time=time.time(), group=group
     )
     service.call(added)
@@ -25,7 +25,9 @@ def _ask(http, *values):
 
 def test_a_group_that_is_spent_refuses_and_says_no_amounts(service):
     lineage = service.predictor.lineage
-    service.call(service.ledger.add_group(lineage, "team/7", Budget(2 * PRICE, "gaussian", DELTA), time=0.0))
+    service.call(
+        service.ledger.acting("owner").add_group(lineage, "team/7", Budget(2 * PRICE, "gaussian", DELTA), time=0.0)
+    )
     ann, bob = _add(service, "ann", group="team/7"), _add(service, "bob", group="team/7")
     assert _ask(ann, 0.1, 0.2).status_code == 200
     refused = problem(_ask(bob, 0.1), 403, "budget-exhausted")

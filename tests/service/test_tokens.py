@@ -94,7 +94,7 @@ def test_a_token_names_only_clients_that_the_ledger_knows(service, provider):
         problem(service.http(token(provider, sub=name)).post("/predict", json=BODY), 401, "unauthenticated")
     for name in (["alice"], 7, None):
         problem(service.http(token(provider, sub=name)).post("/predict", json=BODY), 401, "unauthenticated")
-    service.call(service.ledger.revoke(service.predictor.lineage, "alice"))
+    service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, "alice"))
     problem(service.http(token(provider)).post("/predict", json=BODY), 401, "key-revoked")
     assert service.spent() == service.spent("bob") == 0
 

@@ -146,9 +146,11 @@ def releases(count: int, cost: Cost = COST) -> Budget:
 
 
 async def open_accounts(ledger: Ledger, lineage: str, lineage_budget: Budget, **clients: Budget) -> None:
-    await ledger.open_lineage(lineage, lineage_budget, time=0.0)
+    await ledger.acting("owner").open_lineage(lineage, lineage_budget, time=0.0)
     for client, client_budget in clients.items():
-        await ledger.add_client(lineage, client, client_budget, key_digest(f"{lineage}/{client}"), time=0.0)
+        await ledger.acting("owner").add_client(
+            lineage, client, client_budget, key_digest(f"{lineage}/{client}"), time=0.0
+        )
 
 
 def question(row: str, cost: Cost = COST, model: str = "model") -> bytes:

@@ -77,9 +77,9 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         limit, shared, *client_limits = map(_budget, amounts, kinds)
         named = dict(zip(CLIENTS, client_limits, strict=True))
         self.runner.run(open_accounts(self.ledgers[0], self.lineage, limit, **named))
-        self.runner.run(self.ledgers[0].add_group(self.lineage, TEAM, shared, time=0.0))
+        self.runner.run(self.ledgers[0].acting("owner").add_group(self.lineage, TEAM, shared, time=0.0))
         for member in MEMBERS:
-            self.runner.run(self.ledgers[0].set_group(self.lineage, member, TEAM))
+            self.runner.run(self.ledgers[0].acting("owner").set_group(self.lineage, member, TEAM))
         self.model = Model(
             ModelAccount(limit.limit, limit.accepts),
             {client: ModelAccount(quota.limit, quota.accepts) for client, quota in named.items()},
@@ -154,18 +154,21 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     @rule(client=st.sampled_from(CLIENTS), really=st.integers(0, 4))
     def revoke(self, client: str, really: int) -> None:
         if really == 0:
-            self.runner.run(self.ledgers[0].revoke(self.lineage, client))
+            self.runner.run(self.ledgers[0].acting("owner").revoke(self.lineage, client))
             self.model.clients[client].revoked = True
 
     @rule(name=st.sampled_from([*CLIENTS, TEAM, None]), limit=limits, kind=accepts)
     def set_budget(self, name: str | None, limit: int, kind: str) -> None:
         ledger, given = self.ledgers[1], _budget(limit, kind)
         if name is None:
-            account, call = self.model.lineage, ledger.set_budget(self.lineage, given)
+            account, call = self.model.lineage, ledger.acting("owner").set_budget(self.lineage, given)
         elif name == TEAM:
-            account, call = self.model.groups[TEAM], ledger.set_budget(self.lineage, given, group=TEAM)
+            account, call = self.model.groups[TEAM], ledger.acting("owner").set_budget(self.lineage, given, group=TEAM)
         else:
-            account, call = self.model.clients[name], ledger.set_budget(self.lineage, given, client=name)
+            account, call = (
+                self.model.clients[name],
+                ledger.acting("owner").set_budget(self.lineage, given, client=name),
+            )
         of = {None: CLIENTS, TEAM: MEMBERS}.get(name, [name])
         paid = any(client in of for client, *_ in self.model.receipts)
         narrowed = kind == "gaussian" and account.accepts == "any"

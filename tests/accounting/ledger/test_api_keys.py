@@ -42,13 +42,15 @@ def hold(lineage: str, digest: bytes) -> ReleaseRequest:
 
 async def test_an_expired_key_opens_nothing(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9))
-    await ledger.add_client(lineage, "ann", releases(9), ApiKey(digest_of(lineage, "old"), LONG_AGO), time=1.0)
+    await ledger.acting("owner").add_client(
+        lineage, "ann", releases(9), ApiKey(digest_of(lineage, "old"), LONG_AGO), time=1.0
+    )
     for scope in SCOPES:
         with pytest.raises(KeyExpired):
-            await ledger.authenticate(lineage, digest_of(lineage, "old"), scope)
+            await ledger.api_keys.authenticate(lineage, digest_of(lineage, "old"), scope)
     later = ApiKey(digest_of(lineage, "later"), int(time.time()) + 10_000)
-    await ledger.add_key(lineage, "ann", later)
-    assert (await ledger.authenticate(lineage, later.digest)).client == "ann"
+    await ledger.acting("owner").add_key(lineage, "ann", later)
+    assert (await ledger.api_keys.authenticate(lineage, later.digest)).client == "ann"
     assert {*(await ledger.client(lineage, "ann")).api_keys} == {ApiKey(digest_of(lineage, "old"), LONG_AGO), later}
     assert (await verify(ledger, lineage)).findings == ()
 
@@ -56,17 +58,17 @@ async def test_an_expired_key_opens_nothing(ledger: Ledger, lineage: str) -> Non
 async def test_a_key_is_good_for_its_scopes_alone(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     reader = ApiKey(digest_of(lineage, "reader"), scopes=("budget-read",))
-    await ledger.add_key(lineage, "ann", reader)
-    assert (await ledger.authenticate(lineage, reader.digest, "budget-read")).client == "ann"
+    await ledger.acting("owner").add_key(lineage, "ann", reader)
+    assert (await ledger.api_keys.authenticate(lineage, reader.digest, "budget-read")).client == "ann"
     with pytest.raises(ScopeMissing, check=lambda error: error.needed == "predict"):
-        await ledger.authenticate(lineage, reader.digest, "predict")
+        await ledger.api_keys.authenticate(lineage, reader.digest, "predict")
 
 
 async def test_what_is_held_is_charged_only_with_a_key_that_is_good_for_it(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
     old, reader = ApiKey(digest_of(lineage, "old"), LONG_AGO), ApiKey(digest_of(lineage, "r"), scopes=("budget-read",))
     for key in (old, reader):
-        await ledger.add_key(lineage, "ann", key)
+        await ledger.acting("owner").add_key(lineage, "ann", key)
     for digest, refusal in (
         (old.digest, KeyExpired),
         (reader.digest, ScopeMissing),
@@ -83,11 +85,11 @@ async def test_what_is_held_is_charged_only_with_a_key_that_is_good_for_it(ledge
 
 async def test_a_rotation_may_let_the_former_keys_live_a_little_longer(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, "ended"), LONG_AGO))
+    await ledger.acting("owner").add_key(lineage, "ann", ApiKey(digest_of(lineage, "ended"), LONG_AGO))
     soon = ApiKey(digest_of(lineage, "soon"), int(time.time()) + 3000)
-    await ledger.add_key(lineage, "ann", soon)
+    await ledger.acting("owner").add_key(lineage, "ann", soon)
     before = int(time.time())
-    await ledger.rotate_key(lineage, "ann", ApiKey(digest_of(lineage, "new")), overlap=3600)
+    await ledger.acting("owner").rotate_key(lineage, "ann", ApiKey(digest_of(lineage, "new")), overlap=3600)
     owned = {key.digest: key for key in (await ledger.client(lineage, "ann")).api_keys}
     first, second, third = (owned[digest_of(lineage, name)] for name in ("ann", "soon", "new"))
     assert first.expires is not None
@@ -95,28 +97,28 @@ async def test_a_rotation_may_let_the_former_keys_live_a_little_longer(ledger: L
     assert second == soon, "an overlap must not lengthen a life"
     assert third == ApiKey(digest_of(lineage, "new"))
     with pytest.raises(UnknownKey):
-        await ledger.authenticate(lineage, digest_of(lineage, "ended"))
-    assert (await ledger.authenticate(lineage, first.digest)).client == "ann"
+        await ledger.api_keys.authenticate(lineage, digest_of(lineage, "ended"))
+    assert (await ledger.api_keys.authenticate(lineage, first.digest)).client == "ann"
     assert (await verify(ledger, lineage)).findings == ()
 
 
 async def test_one_key_of_several_is_rotated_or_taken_away(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
     reader = ApiKey(digest_of(lineage, "reader"), scopes=("budget-read",))
-    await ledger.add_key(lineage, "ann", reader)
+    await ledger.acting("owner").add_key(lineage, "ann", reader)
     new = ApiKey(digest_of(lineage, "new"))
-    await ledger.rotate_key(lineage, "ann", new, replaced=digest_of(lineage, "ann"))
+    await ledger.acting("owner").rotate_key(lineage, "ann", new, replaced=digest_of(lineage, "ann"))
     assert set((await ledger.client(lineage, "ann")).api_keys) == {reader, new}
-    await ledger.remove_key(lineage, "ann", new.digest)
+    await ledger.acting("owner").remove_key(lineage, "ann", new.digest)
     assert (await ledger.client(lineage, "ann")).api_keys == (reader,)
     for digest in (new.digest, digest_of(lineage, "bob")):
         with pytest.raises(UnknownKey):
-            await ledger.remove_key(lineage, "ann", digest)
+            await ledger.acting("owner").remove_key(lineage, "ann", digest)
     with pytest.raises(ActRefused, check=lambda error: error.reason == "key-in-use"):
-        await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, "bob")))
+        await ledger.acting("owner").add_key(lineage, "ann", ApiKey(digest_of(lineage, "bob")))
     with pytest.raises(UnknownClient):
-        await ledger.add_key(lineage, "eve", ApiKey(digest_of(lineage, "eve")))
-    assert (await ledger.authenticate(lineage, digest_of(lineage, "bob"))).client == "bob"
+        await ledger.acting("owner").add_key(lineage, "eve", ApiKey(digest_of(lineage, "eve")))
+    assert (await ledger.api_keys.authenticate(lineage, digest_of(lineage, "bob"))).client == "bob"
     acts = await ledger.acts(lineage)
     assert [act.kind for act in acts][-3:] == ["add-key", "rotate-key", "remove-key"]
     ended = digest_of(lineage, "ann")[:6].hex()
@@ -128,9 +130,9 @@ async def test_one_key_of_several_is_rotated_or_taken_away(ledger: Ledger, linea
 async def test_a_client_has_only_so_many_keys(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     for number in range(15):
-        await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, str(number))))
+        await ledger.acting("owner").add_key(lineage, "ann", ApiKey(digest_of(lineage, str(number))))
     with pytest.raises(ActRefused, check=lambda error: error.reason == "too-many-keys"):
-        await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, "one too many")))
+        await ledger.acting("owner").add_key(lineage, "ann", ApiKey(digest_of(lineage, "one too many")))
     assert len((await ledger.client(lineage, "ann")).api_keys) == 16
 
 
@@ -145,7 +147,7 @@ async def test_a_key_that_cannot_be_read_is_damage_and_not_good_for_ever(ledger:
         for entry in entries:
             await ledger.store.command(key, "HSET", key, field, entry)
             with pytest.raises(LedgerDamaged):
-                await ledger.authenticate(lineage, digest)
+                await ledger.api_keys.authenticate(lineage, digest)
 
 
 async def test_a_key_that_is_only_among_the_lineages_opens_nothing(ledger: Ledger, lineage: str) -> None:
@@ -153,7 +155,7 @@ async def test_a_key_that_is_only_among_the_lineages_opens_nothing(ledger: Ledge
     keys = LineageKeys(lineage).api_keys
     await ledger.store.command(keys, "HSET", keys, digest_of(lineage, "slipped in"), "- predict,budget-read ann")
     with pytest.raises(UnknownKey):
-        await ledger.authenticate(lineage, digest_of(lineage, "slipped in"))
+        await ledger.api_keys.authenticate(lineage, digest_of(lineage, "slipped in"))
 
 
 def test_invalid_arguments_are_refused() -> None:
@@ -172,7 +174,7 @@ async def test_a_charge_looks_at_the_key_at_its_own_instant(ledger: Ledger, line
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     old, reader = ApiKey(digest_of(lineage, "old"), LONG_AGO), ApiKey(digest_of(lineage, "r"), scopes=("budget-read",))
     for key in (old, reader):
-        await ledger.add_key(lineage, "ann", key)
+        await ledger.acting("owner").add_key(lineage, "ann", key)
     asked = replace(asking(lineage, "ann", "1"), key_digest=digest_of(lineage, "ann"))
     await ledger.charge(asked)
     for digest, refusal in ((old.digest, KeyExpired), (reader.digest, ScopeMissing)):

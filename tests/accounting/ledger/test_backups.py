@@ -47,13 +47,13 @@ async def test_a_backup_remembers_which_receipts_were_put_back_under_new_numbers
     async with Ledger.open(tmp_path / "second") as ledger:
         await restore(ledger, before)
         await ledger.charge(asking("lineage", "bob", "by a service without a journal"))
-        assert (await reconcile(ledger, "lineage", read_journals(journals))).renumbered == 2
-        await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(3, COST, "bob"))
+        assert (await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))).renumbered == 2
+        await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), DeclaredLoss(3, COST, "bob"))
         after = await _lines(ledger)
     async with Ledger.open(tmp_path / "third") as ledger:
         await restore(ledger, after)
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
-        assert (await reconcile(ledger, "lineage", read_journals(journals))).put_back == 0
+        assert (await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))).put_back == 0
         assert (await ledger.lineage("lineage")).spent == 7 * PRICE
         assert await _lines(ledger) != after  # the reconciliation is an act
         assert (await ledger.client("lineage", "ann")).spent == 3 * PRICE
@@ -146,7 +146,7 @@ async def test_nothing_of_another_backup_stays_behind_a_restore(
         await _open(ledger)
         await ledger.charge(asking("lineage", "ann", "0"))
         older = await _lines(ledger)
-        await ledger.remove_key("lineage", "ann", removed)
+        await ledger.acting("owner").remove_key("lineage", "ann", removed)
         newer = await _lines(ledger)
     call, parts = Ledger.call, list[int]()
 
@@ -176,7 +176,7 @@ async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts
         found = await names(self, lineage)
         if not added:
             added.append(1)
-            await self.add_client(lineage, "carl", releases(9), bytes(32), time=0.0)
+            await self.acting("owner").add_client(lineage, "carl", releases(9), bytes(32), time=0.0)
             await self.charge(asking(lineage, "carl", "1"))
         return found
 

@@ -42,8 +42,8 @@ KEYS = LineageKeys("lineage")
 
 async def _open(ledger: Ledger, lineage: str = "lineage", *, september: int = 3, october: int = 5) -> None:
     await open_accounts(ledger, lineage, releases(1), ann=releases(50), bob=releases(50))
-    await ledger.open_block(lineage, SEPTEMBER, releases(september), time=0.0)
-    await ledger.open_block(lineage, OCTOBER, releases(october), time=0.0)
+    await ledger.acting("owner").open_block(lineage, SEPTEMBER, releases(september), time=0.0)
+    await ledger.acting("owner").open_block(lineage, OCTOBER, releases(october), time=0.0)
 
 
 async def _spent(ledger: Ledger, lineage: str = "lineage") -> dict[str, int]:
@@ -81,7 +81,7 @@ async def test_the_block_without_a_name_pays_for_what_names_none_and_for_nothing
 ) -> None:
     await open_accounts(ledger, lineage, releases(2), ann=releases(50))
     await ledger.charge(asking(lineage, "ann", "1"))
-    await ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0)
+    await ledger.acting("owner").open_block(lineage, SEPTEMBER, releases(3), time=0.0)
     await ledger.charge(asking(lineage, "ann", "1", "2", model="new", blocks=(SEPTEMBER,)))
     charge = await ledger.charge(asking(lineage, "ann", "2"))
     assert charge.balance.shared_left[0][1] == 0
@@ -101,24 +101,24 @@ async def test_the_block_without_a_name_pays_for_what_names_none_and_for_nothing
 async def test_a_budget_that_others_used_was_settled_before_the_first_answer(ledger: Ledger, lineage: str) -> None:
     """The limit of records in no named block may be chosen after other blocks paid: that says nothing of them."""
     await open_accounts(ledger, lineage, replace(releases(0), accepts="any"), ann=releases(50))
-    await ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0)
+    await ledger.acting("owner").open_block(lineage, SEPTEMBER, releases(3), time=0.0)
     await ledger.charge(asking(lineage, "ann", "1", blocks=(SEPTEMBER,)))
-    await ledger.set_budget(lineage, replace(releases(2), accepts="gaussian"))
+    await ledger.acting("owner").set_budget(lineage, replace(releases(2), accepts="gaussian"))
     account = await ledger.lineage(lineage)
     assert (account.raises, account.highest_limit, account.remaining) == (0, 2 * PRICE, 2 * PRICE)
     await ledger.charge(asking(lineage, "ann", "2"))
-    await ledger.set_budget(lineage, releases(3))
+    await ledger.acting("owner").set_budget(lineage, releases(3))
     assert ((account := await ledger.lineage(lineage)).raises, account.settled_limit) == (1, 2 * PRICE)
     with pytest.raises(ActRefused, check=lambda refused: refused.reason == "other-currency"):
-        await ledger.set_budget(lineage, Budget.pure(1))
+        await ledger.acting("owner").set_budget(lineage, Budget.pure(1))
     assert (await verify(ledger, lineage)).findings == ()
 
 
 async def test_a_block_is_opened_once_and_keeps_its_budget(ledger: Ledger, lineage: str) -> None:
     await _open(ledger, lineage)
-    again = await ledger.open_block(lineage, SEPTEMBER, releases(40), time=1.0)
+    again = await ledger.acting("owner").open_block(lineage, SEPTEMBER, releases(40), time=1.0)
     assert again.budget == releases(3)
-    await ledger.set_budget(lineage, releases(1), block=SEPTEMBER)
+    await ledger.acting("owner").set_budget(lineage, releases(1), block=SEPTEMBER)
     assert (await ledger.block(lineage, SEPTEMBER)).budget == releases(1)
     kinds = [(act.kind, act.subject) for act in await ledger.acts(lineage)][-3:]
     assert kinds == [("add-block", "block:2026-09"), ("add-block", "block:2026-10"), ("budget", "block:2026-09")]
@@ -127,10 +127,10 @@ async def test_a_block_is_opened_once_and_keeps_its_budget(ledger: Ledger, linea
 async def test_a_block_counts_what_its_lineage_counts(ledger: Ledger, lineage: str) -> None:
     pure = Budget(10**12, "pure", PURE_DELTA)
     await open_accounts(ledger, lineage, pure, ann=pure)
-    await ledger.open_block(lineage, OCTOBER, pure, time=0.0)
+    await ledger.acting("owner").open_block(lineage, OCTOBER, pure, time=0.0)
     for call in (
-        ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0),
-        ledger.set_budget(lineage, releases(3), block=OCTOBER),
+        ledger.acting("owner").open_block(lineage, SEPTEMBER, releases(3), time=0.0),
+        ledger.acting("owner").set_budget(lineage, releases(3), block=OCTOBER),
     ):
         with pytest.raises(ActRefused, check=lambda error: error.reason == "other-currency"):
             await call
@@ -146,8 +146,8 @@ async def test_a_block_accepts_what_its_own_budget_says(ledger: Ledger, lineage:
     any_charge = Budget(10**13, "any", 1e-6)
     gaussian = Budget(PRICE // 2, "gaussian", 1e-6)
     await open_accounts(ledger, lineage, gaussian, ann=any_charge)
-    await ledger.open_block(lineage, SEPTEMBER, any_charge, time=0.0)
-    await ledger.open_block(lineage, OCTOBER, gaussian, time=0.0)
+    await ledger.acting("owner").open_block(lineage, SEPTEMBER, any_charge, time=0.0)
+    await ledger.acting("owner").open_block(lineage, OCTOBER, gaussian, time=0.0)
     laplace = Cost((LaplaceLoss(0.5),))
     for blocks in ((), (OCTOBER,)):
         with pytest.raises(MechanismNotAccepted):
@@ -183,7 +183,7 @@ async def test_an_export_names_the_blocks_that_paid(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "store") as ledger:
         await _open(ledger)
         await ledger.charge(asking("lineage", "ann", "1", blocks=BOTH))
-        rows = [json.loads(line) async for line in export(ledger, "lineage", "jsonl")]
+        rows = [json.loads(line) async for line in export(ledger.acting("owner"), "lineage", "jsonl")]
     assert rows[-1]["blocks"] == "2026-09 2026-10"
     opened = [row for row in rows if row["kind"] == "add-block"]
     assert [(row["scope"], row["name"]) for row in opened] == [("block", SEPTEMBER), ("block", OCTOBER)]
@@ -230,15 +230,15 @@ async def test_receipts_that_are_put_back_charge_their_blocks_and_one_that_was_l
     async with Ledger.open(store, journals=journals) as ledger:
         await ledger.join("lineage")
         await open_accounts(ledger, "lineage", releases(1), ann=releases(50))
-        await ledger.open_block("lineage", SEPTEMBER, releases(9), time=0.0)
+        await ledger.acting("owner").open_block("lineage", SEPTEMBER, releases(9), time=0.0)
         await ledger.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
     shutil.copytree(store, copy)
     async with Ledger.open(store, journals=journals) as ledger:
         await ledger.join("lineage")
-        await ledger.open_block("lineage", OCTOBER, releases(9), time=0.0)
+        await ledger.acting("owner").open_block("lineage", OCTOBER, releases(9), time=0.0)
         await ledger.charge(asking("lineage", "ann", "2", "3", model="both", blocks=BOTH))
     async with Ledger.open(copy) as ledger:
-        await reconcile(ledger, "lineage", read_journals(journals))
+        await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))
         assert await _spent(ledger) == {SEPTEMBER: 3, OCTOBER: 2}
         assert (await ledger.block("lineage", OCTOBER)).budget.limit == 0  # the act that opened it is lost
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
@@ -251,11 +251,11 @@ async def test_a_declared_loss_names_the_blocks_that_lost_it(tmp_path: Path) -> 
         await _open(ledger)
         lost = DeclaredLoss(2, COST)
         with pytest.raises(CannotRecover, match="has blocks"):
-            await reconcile(ledger, "lineage", [], lost)
+            await reconcile(ledger.acting("owner"), "lineage", [], lost)
         with pytest.raises(CannotRecover, match="no block '2026-11'"):
-            await reconcile(ledger, "lineage", [], replace(lost, blocks=("2026-11",)))
+            await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, blocks=("2026-11",)))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
-        await reconcile(ledger, "lineage", [], replace(lost, blocks=BOTH))
+        await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, blocks=BOTH))
         assert await _spent(ledger) == {SEPTEMBER: 2, OCTOBER: 2}
         assert (await verify(ledger, "lineage")).findings == ()
 
@@ -266,9 +266,9 @@ async def test_a_declared_loss_brings_back_blocks_that_the_store_lost_altogether
         await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
         lost = DeclaredLoss(2, COST, blocks=(SEPTEMBER,))
         with pytest.raises(CannotRecover, match="no block '2026-09'"):
-            await reconcile(ledger, "lineage", [], lost)
-        await reconcile(ledger, "lineage", [], replace(lost, gone=(SEPTEMBER,)))
-        await ledger.open_block("lineage", SEPTEMBER, releases(3), time=0.0)
+            await reconcile(ledger.acting("owner"), "lineage", [], lost)
+        await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=(SEPTEMBER,)))
+        await ledger.acting("owner").open_block("lineage", SEPTEMBER, releases(3), time=0.0)
         assert await _spent(ledger) == {SEPTEMBER: 2}
         assert (await ledger.block("lineage", SEPTEMBER)).budget.limit == 0
         with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == SEPTEMBER):
@@ -283,15 +283,15 @@ async def test_a_declared_loss_brings_back_one_block_of_several_that_the_store_l
         await _open(ledger)
         lost = DeclaredLoss(2, COST, blocks=(OCTOBER, november))
         with pytest.raises(CannotRecover, match="no block '2026-11'"):
-            await reconcile(ledger, "lineage", [], lost)
+            await reconcile(ledger.acting("owner"), "lineage", [], lost)
         with pytest.raises(CannotRecover, match="is not gone"):
-            await reconcile(ledger, "lineage", [], replace(lost, gone=lost.blocks))
+            await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=lost.blocks))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
-        await reconcile(ledger, "lineage", [], replace(lost, gone=(november,)))
+        await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=(november,)))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, november: 2}
         with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == november):
             await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
-        await ledger.set_budget("lineage", releases(3), block=november)
+        await ledger.acting("owner").set_budget("lineage", releases(3), block=november)
         await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
         with pytest.raises(BudgetExhausted):
             await ledger.charge(asking("lineage", "ann", "2", blocks=(november,)))
@@ -324,28 +324,30 @@ async def test_a_loss_is_declared_for_a_block_that_the_store_lost_and_an_unknown
     for copy in (older, bare):
         shutil.copytree(store, copy)
     async with _serving(store, journals) as service:
-        await service.open_block("lineage", NOVEMBER, releases(4), time=0.0)
+        await service.acting("owner").open_block("lineage", NOVEMBER, releases(4), time=0.0)
         await service.charge(asking("lineage", "ann", "1", blocks=(NOVEMBER,)))
     lost = DeclaredLoss(2, COST, blocks=(OCTOBER, NOVEMBER))
 
     async with Ledger.open(older) as ledger:
         with pytest.raises(CannotRecover, match="`lost_block_accounts`"):
-            await reconcile(ledger, "lineage", read_journals(journals), replace(lost, blocks=("2026-1l",)))
+            await reconcile(
+                ledger.acting("owner"), "lineage", read_journals(journals), replace(lost, blocks=("2026-1l",))
+            )
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
-        done = await reconcile(ledger, "lineage", read_journals(journals), lost)
+        done = await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), lost)
         assert (done.put_back, done.declared, done.blocks_without_budget) == (1, 2, (NOVEMBER,))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, NOVEMBER: 3}
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
 
     async with Ledger.open(bare) as ledger:
         with pytest.raises(CannotRecover, match="no block '2026-11'"):
-            await reconcile(ledger, "lineage", [], lost)
-        await reconcile(ledger, "lineage", [], replace(lost, gone=(NOVEMBER,)))
+            await reconcile(ledger.acting("owner"), "lineage", [], lost)
+        await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=(NOVEMBER,)))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, NOVEMBER: 2}
         question = asking("lineage", "ann", "2", blocks=(NOVEMBER,))
         with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == NOVEMBER):
             await ledger.charge(question)
-        await ledger.set_budget("lineage", releases(4), block=NOVEMBER)
+        await ledger.acting("owner").set_budget("lineage", releases(4), block=NOVEMBER)
         await ledger.charge(question)
         assert (await verify(ledger, "lineage")).findings == ()
 
@@ -356,13 +358,15 @@ async def test_a_loss_without_blocks_is_refused_before_journals_bring_blocks_bac
         await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
     shutil.copytree(store, copy)
     async with _serving(store, journals) as service:
-        await service.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
+        await service.acting("owner").open_block("lineage", SEPTEMBER, releases(4), time=0.0)
         await service.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
     async with Ledger.open(copy) as ledger:
         with pytest.raises(CannotRecover, match="has blocks"):
-            await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(2, COST))
+            await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), DeclaredLoss(2, COST))
         assert ((await ledger.lineage("lineage")).newest_receipt, await _spent(ledger)) == (0, {})
-        await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(2, COST, blocks=(SEPTEMBER,)))
+        await reconcile(
+            ledger.acting("owner"), "lineage", read_journals(journals), DeclaredLoss(2, COST, blocks=(SEPTEMBER,))
+        )
         assert await _spent(ledger) == {SEPTEMBER: 3}
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
 
@@ -375,15 +379,15 @@ async def test_receipts_are_put_back_into_the_blocks_that_they_name(tmp_path: Pa
     shutil.copytree(store, copy)
     async with _serving(store, journals) as service:
         await service.charge(asking("lineage", "ann", "1", "2", model="without"))
-        await service.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
+        await service.acting("owner").open_block("lineage", SEPTEMBER, releases(4), time=0.0)
         await service.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
     async with Ledger.open(copy) as ledger:
-        await ledger.open_block("lineage", OCTOBER, releases(4), time=0.0)
+        await ledger.acting("owner").open_block("lineage", OCTOBER, releases(4), time=0.0)
         read = read_journals(journals)
         with pytest.raises(CannotRecover, match=r"2026-09, 2026-10.*`lost_blocks`"):
-            await reconcile(ledger, "lineage", read, DeclaredLoss(1, COST))
+            await reconcile(ledger.acting("owner"), "lineage", read, DeclaredLoss(1, COST))
         assert (await ledger.lineage("lineage")).newest_receipt == 0
-        done = await reconcile(ledger, "lineage", read, DeclaredLoss(1, COST, blocks=()))
+        done = await reconcile(ledger.acting("owner"), "lineage", read, DeclaredLoss(1, COST, blocks=()))
         assert (done.put_back, done.blocks_without_budget) == (2, (SEPTEMBER,))
         assert (await ledger.lineage("lineage")).spent == 3 * PRICE
         assert await _spent(ledger) == {SEPTEMBER: 1, OCTOBER: 0}

@@ -177,9 +177,9 @@ class BlocksAgainstModel(RuleBasedStateMachine):
         unnamed, *named = first
         given = {client: budget(amount) for client, amount in zip(CLIENTS, own, strict=True)}
         self.runner.run(open_accounts(self.ledgers[0], self.lineage, budget(unnamed), **given))
-        self.runner.run(self.ledgers[0].add_group(self.lineage, "team", budget(shared), time=0.0))
+        self.runner.run(self.ledgers[0].acting("owner").add_group(self.lineage, "team", budget(shared), time=0.0))
         for member in MEMBERS:
-            self.runner.run(self.ledgers[0].set_group(self.lineage, member, "team"))
+            self.runner.run(self.ledgers[0].acting("owner").set_group(self.lineage, member, "team"))
         self.model = ExactLedger(
             {client: ExactAccount(amount) for client, amount in zip(CLIENTS, own, strict=True)}, ExactAccount(shared)
         )
@@ -190,11 +190,13 @@ class BlocksAgainstModel(RuleBasedStateMachine):
 
     @rule(block=st.sampled_from(BLOCKS), limit=limits)
     def open_block(self, block: str, limit: int) -> None:
-        opened = self.runner.run(self.ledgers[1].open_block(self.lineage, block, budget(limit), time=1.0))
+        opened = self.runner.run(
+            self.ledgers[1].acting("owner").open_block(self.lineage, block, budget(limit), time=1.0)
+        )
         assert opened.budget.limit == self.model.blocks.setdefault(block, ExactAccount(limit)).limit
 
     def set_budget(self, block: str, limit: int) -> None:
-        call = self.ledgers[1].set_budget(self.lineage, budget(limit), block=block)
+        call = self.ledgers[1].acting("owner").set_budget(self.lineage, budget(limit), block=block)
         if block in self.model.blocks:
             self.runner.run(call)
             self.model.blocks[block].limit = limit

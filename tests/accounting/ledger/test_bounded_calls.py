@@ -119,13 +119,13 @@ def calls_at(url: str, library: FunctionLibrary) -> Iterator[Call]:
 async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None:
     """Call each function of the library on a lineage with many receipts."""
     await open_accounts(ledger, lineage, releases(2 * RECEIPTS), ann=releases(RECEIPTS), bob=releases(RECEIPTS))
-    await ledger.open_lineage(f"{lineage}-mistaken", releases(1), time=0.0)
-    await ledger.forget_lineage(f"{lineage}-mistaken", time=0.0)
-    await ledger.add_group(lineage, "team", releases(5), time=0.0)
-    await ledger.set_group(lineage, "bob", "team")
-    await ledger.set_budget(lineage, releases(3 * RECEIPTS))
-    await ledger.settle_unit(lineage, "person")
-    await ledger.add_key(lineage, "ann", ApiKey(key_digest(f"another of {lineage}")))
+    await ledger.acting("owner").open_lineage(f"{lineage}-mistaken", releases(1), time=0.0)
+    await ledger.acting("owner").forget_lineage(f"{lineage}-mistaken", time=0.0)
+    await ledger.acting("owner").add_group(lineage, "team", releases(5), time=0.0)
+    await ledger.acting("owner").set_group(lineage, "bob", "team")
+    await ledger.acting("owner").set_budget(lineage, releases(3 * RECEIPTS))
+    await ledger.acting("owner").settle_unit(lineage, "person")
+    await ledger.acting("owner").add_key(lineage, "ann", ApiKey(key_digest(f"another of {lineage}")))
     for start in range(0, RECEIPTS, 100):
         await ledger.charge_batch([asking(lineage, "ann", f"{number}") for number in range(start, start + 100)])
     (receipt,) = (await ledger.charge(asking(lineage, "bob", "0", "new"))).receipts
@@ -134,10 +134,10 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
     lines = [line async for line in backup(ledger, [lineage])]
     await look(ledger, lineage)
     assert [one.number for one in await ledger.client_receipts(lineage, "bob", count=5)] == [receipt.number]
-    await reconcile(ledger, lineage, [])
+    await reconcile(ledger.acting("owner"), lineage, [])
     asked = [("ann", [question("0")]), ("bob", [question("1")]), ("nobody", [question("0")]), ("", [question("1")])]
     assert await ledger.paid_for(lineage, asked) == [True, False, False, True]
-    await ledger.revoke(lineage, "bob")
+    await ledger.acting("owner").revoke(lineage, "bob")
     async with Ledger.open(folder / "restored") as restored:
         await restore(restored, lines)
         assert all(call.is_bounded for call in calls_at(f"unix://{restored.store.address}", store_module.our_library()))
@@ -146,12 +146,12 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
 async def look(ledger: Ledger, lineage: str) -> None:
     """Read as clients, services and the owner do."""
     assert (await verify(ledger, lineage)).findings == ()
-    await ledger.authenticate(lineage, key_digest(f"{lineage}/ann"))
+    await ledger.api_keys.authenticate(lineage, key_digest(f"{lineage}/ann"))
     for after in (0, 1, RECEIPTS // 2, RECEIPTS - 1, RECEIPTS):
         for newest_first in (False, True):
             await ledger.client_receipts(lineage, "ann", after=after, count=5, newest_first=newest_first)
         await ledger.receipts(lineage, after=after, count=5)
-    await ledger.note(lineage, "export", {})
+    await ledger.acting("owner").note(lineage, "export", {})
 
 
 async def test_no_call_takes_longer_the_more_receipts_there_are(

@@ -129,7 +129,7 @@ async def test_purchases_of_one_lineage_are_one_act_and_must_agree(ledger: Ledge
 
 async def test_what_was_paid_for_costs_nothing_even_beyond_a_lowered_budget(ledger: Ledger, lineage: str) -> None:
     await buy(ledger, [purchase(lineage, "a")], by="ann")
-    await ledger.set_budget(lineage, replace(BUDGET, limit=1))
+    await ledger.acting("owner").set_budget(lineage, replace(BUDGET, limit=1))
     assert await buy(ledger, [purchase(lineage, "a", payers={"": None})], by="ann") == []
 
 

@@ -79,5 +79,5 @@ async def test_a_budget_whose_delta_holds_fewer_coins_than_were_paid_for_is_refu
     for model in ("first", "second", "third"):
         await ledger.charge(wish(lineage, "", model))
     with pytest.raises(ActRefused, check=lambda error: error.reason == "coins"):
-        await ledger.set_budget(lineage, Budget.from_rho(4, HOLDS_TWO, "gaussian"))
-    await ledger.set_budget(lineage, Budget.from_rho(4, 4 / 2**29, "gaussian"))
+        await ledger.acting("owner").set_budget(lineage, Budget.from_rho(4, HOLDS_TWO, "gaussian"))
+    await ledger.acting("owner").set_budget(lineage, Budget.from_rho(4, 4 / 2**29, "gaussian"))

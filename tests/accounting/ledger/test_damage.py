@@ -104,7 +104,7 @@ OF_ANN: dict[str, Damage] = {
 
 async def _opened(books: Ledger, lineage: str) -> None:
     await open_accounts(books, lineage, releases(99), ann=releases(50), bob=releases(49))
-    await books.add_group(lineage, "team", releases(9), time=0.0)
+    await books.acting("owner").add_group(lineage, "team", releases(9), time=0.0)
     for client in ("bob", "ann"):
         await books.charge(asking(lineage, client, "0", key="first", body=client))
 
@@ -161,7 +161,7 @@ async def test_a_lineage_that_lost_its_account_is_not_opened_anew(
     store.delete(*({keys.account, *keys.contents} - {getattr(keys, kept)}))
     async with await Ledger.connect(url) as owner:  # who has no memory of it
         with pytest.raises(LedgerDamaged):
-            await owner.open_lineage(lineage, releases(99), time=0.0)
+            await owner.acting("owner").open_lineage(lineage, releases(99), time=0.0)
         with pytest.raises((UnknownLineage, LedgerDamaged)):
             await owner.charge(asking(lineage, "ann", "1"))
     assert not store.exists(keys.account)
@@ -174,9 +174,9 @@ async def test_a_client_that_lost_its_account_is_not_added_anew(books: Ledger, s
         keys = LineageKeys(lineage)
         store.delete(*(getattr(keys.client("ann"), name) for name in lose))
         with pytest.raises(LedgerDamaged, check=lambda error, lineage=lineage: error.lineage == lineage):
-            await books.add_client(lineage, "ann", releases(50), key_digest("new"), time=0.0)
+            await books.acting("owner").add_client(lineage, "ann", releases(50), key_digest("new"), time=0.0)
         with pytest.raises(LedgerDamaged, check=lambda error, lineage=lineage: error.lineage == lineage):
-            await books.authenticate(lineage, key_digest(f"{lineage}/ann"))
+            await books.api_keys.authenticate(lineage, key_digest(f"{lineage}/ann"))
         assert not store.exists(keys.client("ann").account)
     with pytest.raises(UnknownLineage):
         await books.lineage(new_lineage())
@@ -191,7 +191,7 @@ async def _raw(books: Ledger, lineage: str, function: str, keys: list[Any], argu
 async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) -> None:
     lineage = new_lineage()
     await _opened(books, lineage)
-    await books.add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
+    await books.acting("owner").add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
     known = books.witness(lineage).known
     request = asking(lineage, "bob", "1").ledger_request
     keys, arguments, _ = charge_call([request], {}, writes=known.writes, link=known.link)
@@ -267,10 +267,10 @@ async def test_a_store_without_memory_still_takes_rights_away(books: Ledger, sto
     try:
         with pytest.raises(LedgerUnavailable, match="maxmemory"):
             await books.charge(asking(lineage, "ann", "1"))
-        assert (await books.authenticate(lineage, digest)).client == "ann"
-        await books.set_budget(lineage, releases(2))
-        await books.set_budget(lineage, releases(1), client="bob")
-        await books.revoke(lineage, "ann")
+        assert (await books.api_keys.authenticate(lineage, digest)).client == "ann"
+        await books.acting("owner").set_budget(lineage, releases(2))
+        await books.acting("owner").set_budget(lineage, releases(1), client="bob")
+        await books.acting("owner").revoke(lineage, "ann")
     finally:
         store.config_set("maxmemory", "0")
     with pytest.raises(BudgetExhausted):
@@ -288,7 +288,7 @@ async def test_a_client_is_revoked_though_the_act_cannot_be_written(
     keys = LineageKeys(lineage)
     _wrong_type(getattr(keys, damaged))(store)
     with pytest.raises(LedgerDamaged, match="ann is revoked now, but the record of this could not be written"):
-        await books.revoke(lineage, "ann")
+        await books.acting("owner").revoke(lineage, "ann")
     assert (await books.client(lineage, "ann")).revoked
     if damaged == "acts":
         with pytest.raises(ClientRevoked):

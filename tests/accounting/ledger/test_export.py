@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dpserve.accounting.ledger import ApiKey, Ledger, ReleaseRequest, key_digest
+from dpserve.accounting.ledger import Acts, ApiKey, Ledger, ReleaseRequest, key_digest
 from dpserve.accounting.ledger.export import COLUMNS, Format, export
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.picorho import to_rho
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.anyio
 RHO = to_rho(COST.picorho)
 
 
-async def _rows(ledger: Ledger, lineage: str, form: Format) -> list[dict[str, object]]:
-    lines = [line async for line in export(ledger, lineage, form)]
+async def _rows(owner: Acts, lineage: str, form: Format) -> list[dict[str, object]]:
+    lines = [line async for line in export(owner, lineage, form)]
     return list(csv.DictReader(lines)) if form == "csv" else [json.loads(line) for line in lines]
 
 
@@ -69,8 +69,8 @@ async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> 
         await ledger.charge(asking(lineage, "ann", "1", "2"))
         await ledger.charge(asking(lineage, "bob", "2"))
         await ledger.charge(ReleaseRequest(lineage, "ann", "m", bytes(32), "weights", COST, 1e12))
-        rows = await _rows(ledger, lineage, "csv")
-        described = await _rows(ledger, lineage, "jsonl")
+        rows = await _rows(ledger.acting("owner"), lineage, "csv")
+        described = await _rows(ledger.acting("owner"), lineage, "jsonl")
     assert tuple(rows[0]) == COLUMNS
     first, second, held = rows[4:]
     assert (first["time_utc"], first["price_rho"]) == ("1970-01-01T00:00:01.500000+00:00", str(RHO))

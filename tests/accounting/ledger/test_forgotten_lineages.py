@@ -18,11 +18,11 @@ from dpserve.accounting.ledger import (
     WouldBeDone,
     key_digest,
 )
-from dpserve.accounting.ledger.accounts import NOTHING
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
 from dpserve.accounting.ledger.export import export
 from dpserve.accounting.ledger.journal import is_forgotten, mark_forgotten
+from dpserve.accounting.ledger.owner import NOTHING
 from dpserve.accounting.ledger.recovery import reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
@@ -41,16 +41,16 @@ async def _open(ledger: Ledger, lineage: str) -> None:
 async def _refused_everywhere(ledger: Ledger, lineage: str, copy: list[str]) -> None:
     """Try everything that would let something be charged to a lineage again; copy: a backup from before, or nothing."""
     attempts = {
-        "open": lambda: ledger.open_lineage(lineage, WHOLE, time=1.0),
+        "open": lambda: ledger.acting("owner").open_lineage(lineage, WHOLE, time=1.0),
         "charge": lambda: ledger.charge(asking(lineage, "ann", "1")),
         "quote": lambda: ledger.quote(asking(lineage, "ann", "1")),
         "put back": lambda: ledger.apply([asking(lineage, "ann", "1").ledger_request]),
-        "client": lambda: ledger.add_client(lineage, "eve", releases(1), key_digest("eve"), time=1.0),
-        "group": lambda: ledger.add_group(lineage, "team", releases(1), time=1.0),
-        "budget": lambda: ledger.set_budget(lineage, WHOLE),
-        "unit": lambda: ledger.settle_unit(lineage, ""),
-        "note": lambda: ledger.note(lineage, "export", {}),
-        "reconcile": lambda: reconcile(ledger, lineage, []),
+        "client": lambda: ledger.acting("owner").add_client(lineage, "eve", releases(1), key_digest("eve"), time=1.0),
+        "group": lambda: ledger.acting("owner").add_group(lineage, "team", releases(1), time=1.0),
+        "budget": lambda: ledger.acting("owner").set_budget(lineage, WHOLE),
+        "unit": lambda: ledger.acting("owner").settle_unit(lineage, ""),
+        "note": lambda: ledger.acting("owner").note(lineage, "export", {}),
+        "reconcile": lambda: reconcile(ledger.acting("owner"), lineage, []),
         "look": lambda: ledger.lineage(lineage),
         "payers": lambda: ledger.payers(lineage, "ann"),
     }
@@ -83,17 +83,17 @@ async def test_one_that_charged_nothing_is_refused_for_good(ledger: Ledger, line
     copy = [line async for line in backup(ledger, [lineage])]
     await ledger.acting("owner", "misspelt").forget_lineage(lineage, time=1.0)
     await _refused_everywhere(ledger, lineage, copy)
-    await ledger.forget_lineage(lineage, time=2.0)
+    await ledger.acting("owner").forget_lineage(lineage, time=2.0)
     (decision,) = await ledger.charge_batch([asking(lineage, "ann", "1")])
     assert isinstance(decision, LineageForgotten)
 
 
 async def test_one_that_was_never_opened_is_refused_for_good(ledger: Ledger, lineage: str) -> None:
-    await ledger.forget_lineage(lineage, time=1.0)
+    await ledger.acting("owner").forget_lineage(lineage, time=1.0)
     account = await ledger.lineage_or_forgotten(lineage)
     assert (account.is_forgotten, account.budget.limit) == (True, 0)
     with pytest.raises(LineageForgotten):
-        await ledger.open_lineage(lineage, WHOLE, time=1.0)
+        await ledger.acting("owner").open_lineage(lineage, WHOLE, time=1.0)
     assert (await verify(ledger, lineage)).findings == ()
 
 
@@ -102,7 +102,7 @@ async def test_one_that_charged_is_not_forgotten(ledger: Ledger, lineage: str) -
     await ledger.charge(asking(lineage, "ann", "1"))
     before = dump_of(ledger, lineage)
     with pytest.raises(ActRefused) as refused:
-        await ledger.forget_lineage(lineage, time=1.0)
+        await ledger.acting("owner").forget_lineage(lineage, time=1.0)
     assert refused.value.reason == "has-charged"
     assert dump_of(ledger, lineage) == before
     await ledger.charge(asking(lineage, "ann", "2"))
@@ -116,7 +116,7 @@ async def test_what_a_charge_left_half_written_is_a_charge(ledger: Ledger, linea
     with redis.Redis.from_url(ledger.url_of_tests, protocol=2) as store:  # type: ignore[attr-defined]
         store.xadd(key, {"a": "b"}) if part == "receipts" else store.hset(key, "a", "b")
     with pytest.raises(ActRefused):
-        await ledger.forget_lineage(lineage, time=1.0)
+        await ledger.acting("owner").forget_lineage(lineage, time=1.0)
 
 
 async def test_a_dry_run_forgets_nothing(ledger: Ledger, lineage: str) -> None:
@@ -135,7 +135,7 @@ async def test_of_a_charge_and_a_forgetting_at_once_one_is_done(store_url: str) 
             await _open(one, lineage)
             charged, forgotten = await asyncio.gather(
                 one.charge(asking(lineage, "ann", "1")),
-                other.forget_lineage(lineage, time=1.0),
+                other.acting("owner").forget_lineage(lineage, time=1.0),
                 return_exceptions=True,
             )
             assert isinstance(charged, LineageForgotten) is (forgotten is None)
@@ -154,7 +154,7 @@ async def test_the_trail_says_who_forgot_it_and_the_books_are_right(ledger: Ledg
     await ledger.acting("owner", "misspelt").forget_lineage(lineage, time=1.0)
     newest = (await ledger.acts(lineage))[-1]
     assert (newest.kind, newest.by, newest.why) == ("forget", "owner", "misspelt")
-    lines = [line async for line in export(ledger, lineage, "jsonl")]
+    lines = [line async for line in export(ledger.acting("owner"), lineage, "jsonl")]
     assert '"kind": "forget"' in lines[-1]
     assert (await verify(ledger, lineage)).findings == ()
 
@@ -165,7 +165,7 @@ async def test_a_backup_from_before_brings_it_back_nowhere_on_this_machine(tmp_p
     async with await Ledger.connect(store_url, journals=tmp_path) as ledger:
         await _open(ledger, lineage)
         copy = [line async for line in backup(ledger, [lineage])]
-        await ledger.forget_lineage(lineage, time=1.0)
+        await ledger.acting("owner").forget_lineage(lineage, time=1.0)
         after = [line async for line in backup(ledger, [lineage])]
         _empty(store_url, lineage)
         with pytest.raises(LineageForgotten):
@@ -173,7 +173,7 @@ async def test_a_backup_from_before_brings_it_back_nowhere_on_this_machine(tmp_p
         assert await restore(ledger, copy) == [lineage]
         with pytest.raises(LineageForgotten):
             await ledger.join(lineage)
-        await ledger.forget_lineage(lineage, time=2.0)
+        await ledger.acting("owner").forget_lineage(lineage, time=2.0)
         _empty(store_url, lineage)
         assert await restore(ledger, after) == [lineage]
         with pytest.raises(LineageForgotten):
@@ -191,7 +191,7 @@ async def test_a_journal_of_another_store_says_that_it_was_charged(
     _empty(store_url, lineage)
     async with await Ledger.connect(store_url, journals=tmp_path) as ledger:
         with pytest.raises(ActRefused):
-            await ledger.forget_lineage(lineage, time=1.0)
+            await ledger.acting("owner").forget_lineage(lineage, time=1.0)
         with pytest.raises(UnknownLineage):
             await ledger.lineage(lineage)
         assert not is_forgotten(tmp_path, lineage)
@@ -208,21 +208,21 @@ async def test_after_a_crash_it_is_refused_and_can_be_forgotten_again(
 
     async with await Ledger.connect(store_url, journals=tmp_path) as ledger:
         if step == "opened":
-            await ledger.open_lineage(lineage, NOTHING, time=1.0)
+            await ledger.acting("owner").open_lineage(lineage, NOTHING, time=1.0)
         elif step == "refused by the store":
 
             def crash(*_: object) -> None:
                 raise Crash
 
-            monkeypatch.setattr("dpserve.accounting.ledger.accounts.mark_forgotten", crash)
+            monkeypatch.setattr("dpserve.accounting.ledger.owner.mark_forgotten", crash)
             with pytest.raises(Crash):
-                await ledger.forget_lineage(lineage, time=1.0)
+                await ledger.acting("owner").forget_lineage(lineage, time=1.0)
             monkeypatch.undo()
         else:
             mark_forgotten(tmp_path, lineage)
         with pytest.raises(LedgerRefusal):
             await _join_and_charge(ledger, lineage, opens=step == "opened")
-        await ledger.forget_lineage(lineage, time=2.0)
+        await ledger.acting("owner").forget_lineage(lineage, time=2.0)
         assert is_forgotten(tmp_path, lineage)
         assert (await ledger.lineage_or_forgotten(lineage)).is_forgotten
 
@@ -230,7 +230,7 @@ async def test_after_a_crash_it_is_refused_and_can_be_forgotten_again(
 async def _join_and_charge(ledger: Ledger, lineage: str, *, opens: bool) -> None:
     await ledger.join(lineage)
     if opens:
-        await ledger.add_client(lineage, "ann", NOTHING, key_digest(lineage), time=1.0)
+        await ledger.acting("owner").add_client(lineage, "ann", NOTHING, key_digest(lineage), time=1.0)
     await ledger.charge(asking(lineage, "ann", "1"))
 
 
@@ -279,7 +279,7 @@ class Forgetting(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def open_one(self, which: int) -> None:
         name = self.names[which]
-        refused = self._outcome(self.ledger.open_lineage(name, budget(10**12), time=1.0))
+        refused = self._outcome(self.ledger.acting("owner").open_lineage(name, budget(10**12), time=1.0))
         assert isinstance(refused, LineageForgotten) is (name in self.forgotten)
         if refused is None and name not in self.open:
             self.open_one_now(name)
@@ -295,7 +295,7 @@ class Forgetting(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def forget(self, which: int) -> None:
         name = self.names[which]
-        refused = self._outcome(self.ledger.forget_lineage(name, time=1.0))
+        refused = self._outcome(self.ledger.acting("owner").forget_lineage(name, time=1.0))
         assert (refused is not None) is bool(self.open.get(name)), refused
         if refused is None:
             self.forgotten.add(name)

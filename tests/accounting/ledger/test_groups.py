@@ -33,12 +33,12 @@ PRICE = COST.picorho
 
 async def _open(ledger: Ledger, lineage: str, whole: int = 99, team: int = 99, each: int = 99) -> None:
     """Ann and bob belong to the team; cy to another; eve to none."""
-    await ledger.open_lineage(lineage, releases(whole), time=0.0)
+    await ledger.acting("owner").open_lineage(lineage, releases(whole), time=0.0)
     for group, amount in (("team", team), ("others", 99)):
-        await ledger.add_group(lineage, group, releases(amount), time=0.0)
+        await ledger.acting("owner").add_group(lineage, group, releases(amount), time=0.0)
     for client, group in (("ann", "team"), ("bob", "team"), ("cy", "others"), ("eve", "")):
         digest = key_digest(f"{lineage}/{client}")
-        await ledger.add_client(lineage, client, releases(each), digest, time=0.0, group=group)
+        await ledger.acting("owner").add_client(lineage, client, releases(each), digest, time=0.0, group=group)
 
 
 async def _spent(ledger: Ledger, lineage: str) -> tuple[int, int, int]:
@@ -106,8 +106,8 @@ async def test_a_groups_refusal_does_not_depend_on_whether_another_member_asked(
 
 async def test_a_group_accepts_what_its_owner_said(ledger: Ledger, lineage: str) -> None:
     await _open(ledger, lineage)
-    await ledger.add_group(lineage, "strict", Budget(9 * PRICE, "gaussian", DELTA), time=0.0)
-    await ledger.add_client(lineage, "dee", releases(9), key_digest(lineage), time=0.0, group="strict")
+    await ledger.acting("owner").add_group(lineage, "strict", Budget(9 * PRICE, "gaussian", DELTA), time=0.0)
+    await ledger.acting("owner").add_client(lineage, "dee", releases(9), key_digest(lineage), time=0.0, group="strict")
     with pytest.raises(MechanismNotAccepted) as caught:
         await ledger.charge(asking(lineage, "dee", "1", cost=Cost((LaplaceLoss(0.5),))))
     assert caught.value.scope == "group"
@@ -126,28 +126,32 @@ async def test_a_group_that_paid_for_a_model_does_not_refuse_its_next_member(led
 
 async def test_a_client_joins_a_group_before_it_asks_and_stays_there(ledger: Ledger, lineage: str) -> None:
     await _open(ledger, lineage)
-    await ledger.set_group(lineage, "eve", "team")
+    await ledger.acting("owner").set_group(lineage, "eve", "team")
     await ledger.charge(asking(lineage, "eve", "1"))  # whose group this service knew otherwise
     assert await _spent(ledger, lineage) == (1, 0, 1)
     for group in ("others", ""):
         with pytest.raises(ActRefused, check=lambda error: error.reason == "has-asked"):
-            await ledger.set_group(lineage, "eve", group)
+            await ledger.acting("owner").set_group(lineage, "eve", group)
     with pytest.raises(UnknownGroup):
-        await ledger.set_group(lineage, "ann", "nobody's")
+        await ledger.acting("owner").set_group(lineage, "ann", "nobody's")
     with pytest.raises(UnknownGroup):
-        await ledger.add_client(lineage, "flo", releases(1), key_digest("flo"), time=0.0, group="nobody's")
-    await ledger.set_group(lineage, "ann", "others")
+        await ledger.acting("owner").add_client(
+            lineage, "flo", releases(1), key_digest("flo"), time=0.0, group="nobody's"
+        )
+    await ledger.acting("owner").set_group(lineage, "ann", "others")
     await ledger.charge(asking(lineage, "ann", "2"))
     assert await _spent(ledger, lineage) == (1, 1, 2)
     with pytest.raises(ActRefused, check=lambda error: error.reason == "exists"):
-        await ledger.add_group(lineage, "team", releases(1), time=0.0)
+        await ledger.acting("owner").add_group(lineage, "team", releases(1), time=0.0)
     assert (await verify(ledger, lineage)).findings == ()
 
 
 async def test_a_client_and_a_group_of_one_name_are_two_accounts(ledger: Ledger, lineage: str) -> None:
     await _open(ledger, lineage)
-    await ledger.add_group(lineage, "ann", releases(5), time=0.0)
-    await ledger.add_client(lineage, "team", releases(5), key_digest(f"{lineage}/team"), time=0.0, group="ann")
+    await ledger.acting("owner").add_group(lineage, "ann", releases(5), time=0.0)
+    await ledger.acting("owner").add_client(
+        lineage, "team", releases(5), key_digest(f"{lineage}/team"), time=0.0, group="ann"
+    )
     await ledger.charge(asking(lineage, "team", "1"))
     await ledger.charge(asking(lineage, "ann", "2"))
     assert (await ledger.group(lineage, "ann")).releases == (await ledger.client(lineage, "ann")).releases == 1
@@ -228,7 +232,7 @@ async def test_a_group_whose_account_is_gone_lets_none_of_its_members_ask(books:
     assert [type(one) for one in decisions] == [LedgerDamaged] * 2
     assert dump(url, lineage) == before
     with pytest.raises(LedgerDamaged):
-        await books.add_group(lineage, "team", releases(9), time=0.0)
+        await books.acting("owner").add_group(lineage, "team", releases(9), time=0.0)
     assert isinstance((await books.charge_batch([asking(lineage, "eve", "2")]))[0], Charge)
 
 
@@ -241,9 +245,11 @@ async def test_groups_are_restored_and_what_they_paid_for_since_is_put_back(tmp_
         for client, row in (("ann", "1"), ("cy", "1"), ("bob", "2")):
             await ledger.charge(asking("lineage", client, row))
         lines = [line async for line in backup(ledger)]
-        await ledger.set_group("lineage", "eve", "others")
-        await ledger.add_group("lineage", "late", releases(9), time=0.0)
-        await ledger.add_client("lineage", "flo", releases(9), key_digest("flo"), time=0.0, group="late")
+        await ledger.acting("owner").set_group("lineage", "eve", "others")
+        await ledger.acting("owner").add_group("lineage", "late", releases(9), time=0.0)
+        await ledger.acting("owner").add_client(
+            "lineage", "flo", releases(9), key_digest("flo"), time=0.0, group="late"
+        )
         for client, row in (("bob", "1"), ("eve", "2"), ("flo", "2"), ("ann", "3")):
             await ledger.charge(asking("lineage", client, row))
         spent = {one.group: one.spent for one in await ledger.groups("lineage")}
@@ -251,7 +257,7 @@ async def test_groups_are_restored_and_what_they_paid_for_since_is_put_back(tmp_
     async with Ledger.open(tmp_path / "second") as ledger:
         await restore(ledger, lines)
         assert (await verify(ledger, "lineage")).findings == ()
-        assert (await reconcile(ledger, "lineage", read_journals(journals))).put_back == 4
+        assert (await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))).put_back == 4
         assert {one.group: one.spent for one in await ledger.groups("lineage")} == spent
         assert (await ledger.lineage("lineage")).spent == whole
         assert (await ledger.client("lineage", "eve")).group == "others"
@@ -269,7 +275,7 @@ async def test_a_loss_of_a_member_is_charged_to_its_group(ledger: Ledger, lineag
     await _open(ledger, lineage)
     if asked:
         await ledger.charge(asking(lineage, "ann", "1"))
-    await reconcile(ledger, lineage, [], DeclaredLoss(3, COST, "ann"))
+    await reconcile(ledger.acting("owner"), lineage, [], DeclaredLoss(3, COST, "ann"))
     assert (await ledger.client(lineage, "ann")).group == "team"
     assert await _spent(ledger, lineage) == (3 + asked, 0, 3 + asked)
     assert (await verify(ledger, lineage)).findings == ()
@@ -281,11 +287,13 @@ async def test_a_loss_of_a_member_that_the_backup_lacks_is_charged_to_its_group(
         await ledger.join("lineage")
         await _open(ledger, "lineage")
         lines = [line async for line in backup(ledger)]
-        await ledger.add_client("lineage", "flo", releases(9), key_digest("flo"), time=0.0, group="others")
+        await ledger.acting("owner").add_client(
+            "lineage", "flo", releases(9), key_digest("flo"), time=0.0, group="others"
+        )
         await ledger.charge(asking("lineage", "flo", "1"))
     async with Ledger.open(tmp_path / "second") as ledger:
         await restore(ledger, lines)
-        done = await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(2, COST, "flo"))
+        done = await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), DeclaredLoss(2, COST, "flo"))
         assert (done.put_back, done.declared) == (1, 2)
         assert await _spent(ledger, "lineage") == (0, 3, 3)
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()

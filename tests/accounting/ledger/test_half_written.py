@@ -118,14 +118,16 @@ async def test_clients_share_no_number_when_adding_one_failed_half_way(url: str,
             await open_accounts(ledger, lineage, releases(9))
             store.set(_LEFT, writes)
             with suppress(LedgerUnavailable):
-                await ledger.add_client(lineage, "ann", releases(9), key_digest(f"{lineage}/ann"), time=0.0)
+                await ledger.acting("owner").add_client(
+                    lineage, "ann", releases(9), key_digest(f"{lineage}/ann"), time=0.0
+                )
                 whole = True
             store.delete(_LEFT)
             granted = []
             for client in ("ann", "bob"):
                 with suppress(LedgerUnavailable, UnknownClient, ActRefused):
                     if client == "bob":
-                        await ledger.add_client(lineage, client, releases(9), bytes(32), time=0.0)
+                        await ledger.acting("owner").add_client(lineage, client, releases(9), bytes(32), time=0.0)
                     await ledger.charge(asking(lineage, client, "1"))
                     granted.append(client)
             for client in granted:

@@ -132,7 +132,7 @@ async def test_amounts_are_exact_up_to_the_largest(ledger: Ledger, lineage: str)
         await ledger.charge(asking(lineage, "ann", *map(str, range(10_000)), cost=largest))
     assert caught.value.spent == largest.picorho
     assert caught.value.remaining == left
-    await ledger.set_budget(lineage, budget(largest.picorho + 3), client="ann")
+    await ledger.acting("owner").set_budget(lineage, budget(largest.picorho + 3), client="ann")
     await ledger.charge(asking(lineage, "ann", "1", "2", cost=fine))
     await ledger.charge(asking(lineage, "ann", "3", cost=fine))
     with pytest.raises(BudgetExhausted):
@@ -182,13 +182,13 @@ async def test_the_bound_of_an_account_is_the_highest_limit_since_its_first_char
     ledger: Ledger, lineage: str
 ) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    await ledger.set_budget(lineage, releases(8))  # which admitted nothing
+    await ledger.acting("owner").set_budget(lineage, releases(8))  # which admitted nothing
     assert (await ledger.lineage(lineage)).highest_limit == 8 * PRICE
     await ledger.charge(asking(lineage, "ann", "1"))
     for limit, highest in ((5, 8), (1, 8), (0, 8), (20, 20), (3, 20)):
-        await ledger.set_budget(lineage, releases(limit))
+        await ledger.acting("owner").set_budget(lineage, releases(limit))
         assert (await ledger.lineage(lineage)).highest_limit == highest * PRICE
-    await ledger.set_budget(lineage, releases(2), client="ann")
+    await ledger.acting("owner").set_budget(lineage, releases(2), client="ann")
     replay = await ledger.charge(asking(lineage, "ann", "1"))
     assert (replay.balance.highest_limit, replay.balance.budget.limit) == (9 * PRICE, 2 * PRICE)
     assert (await verify(ledger, lineage)).findings == ()
@@ -202,12 +202,12 @@ async def test_an_account_knows_that_its_limit_rose_after_an_answer(ledger: Ledg
         account = await ledger.client(lineage, "ann")
         return account.raises, account.settled_limit // PRICE
 
-    await ledger.set_budget(lineage, releases(4), client="ann")
+    await ledger.acting("owner").set_budget(lineage, releases(4), client="ann")
     assert await raised() == (0, 0)
     await ledger.charge(asking(lineage, "ann", "1"))
     for limit, expected in ((1, (0, 0)), (4, (0, 0)), (6, (1, 4)), (3, (1, 4)), (6, (1, 4)), (7, (2, 4))):
         account = await ledger.client(lineage, "ann")
-        await ledger.set_budget(lineage, releases(limit), client="ann")
+        await ledger.acting("owner").set_budget(lineage, releases(limit), client="ann")
         assert await raised() == expected
         foreseen = account.with_budget(releases(limit))
         assert (foreseen.raises, foreseen.settled_limit // PRICE) == expected
@@ -263,13 +263,13 @@ async def test_a_price_of_nothing_is_charged_and_has_a_receipt(ledger: Ledger, l
 async def test_a_revoked_client_gets_nothing_not_even_replays(ledger: Ledger, lineage: str, store_url: str) -> None:
     await open_accounts(ledger, lineage, releases(2), ann=releases(2))
     await ledger.charge(asking(lineage, "ann", "1"))
-    await ledger.revoke(lineage, "ann")
+    await ledger.acting("owner").revoke(lineage, "ann")
     before = dump(store_url, lineage)
     for rows in (["1"], ["2"]):
         with pytest.raises(ClientRevoked):
             await ledger.charge(asking(lineage, "ann", *rows))
     assert dump(store_url, lineage) == before
-    await ledger.revoke(lineage, "ann")
+    await ledger.acting("owner").revoke(lineage, "ann")
 
 
 async def test_an_idempotency_key_stands_for_one_body_of_one_client(
@@ -308,14 +308,14 @@ async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger,
     """Or nothing could be said of the account any more: the noise sampler's error takes a share of delta."""
     roomy, tight = Budget.from_rho(30, 1e-6, "gaussian"), Budget.from_rho(0.001, 1e-12, "gaussian")
     await open_accounts(ledger, lineage, roomy, ann=roomy)
-    await ledger.set_budget(lineage, tight, client="ann")
-    await ledger.set_budget(lineage, roomy, client="ann")
+    await ledger.acting("owner").set_budget(lineage, tight, client="ann")
+    await ledger.acting("owner").set_budget(lineage, roomy, client="ann")
     await ledger.charge(asking(lineage, "ann", "1"))
     before = await ledger.snapshot(lineage)
     with pytest.raises(ActRefused, check=lambda error: error.reason == "delta"):
-        await ledger.set_budget(lineage, tight, client="ann")
+        await ledger.acting("owner").set_budget(lineage, tight, client="ann")
     with pytest.raises(ActRefused, check=lambda error: error.reason == "delta"):
-        await ledger.set_budget(lineage, tight)
+        await ledger.acting("owner").set_budget(lineage, tight)
     assert await ledger.snapshot(lineage) == before
 
 
@@ -323,35 +323,35 @@ async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_
     ledger: Ledger, lineage: str
 ) -> None:
     await open_accounts(ledger, lineage, budget(100 * PRICE), ann=budget(100 * PRICE))
-    await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"))
-    await ledger.set_budget(lineage, budget(50 * PRICE), client="ann")
+    await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "gaussian"))
+    await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE), client="ann")
     await ledger.charge(asking(lineage, "ann", "1"))
-    await ledger.set_budget(lineage, budget(50 * PRICE, "any"))
+    await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "any"))
     assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
     with pytest.raises(ActRefused, check=lambda error: error.reason == "too-late"):
-        await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"))
+        await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "gaussian"))
     with pytest.raises(ActRefused, check=lambda error: error.reason == "too-late"):
-        await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"), client="ann")
+        await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "gaussian"), client="ann")
     assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
 
 
 async def test_a_budget_below_what_is_spent_only_refuses_further_charges(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     await ledger.charge(asking(lineage, "ann", "1", "2"))
-    await ledger.set_budget(lineage, releases(1), client="ann")
+    await ledger.acting("owner").set_budget(lineage, releases(1), client="ann")
     account = await ledger.client(lineage, "ann")
     assert (account.spent, account.remaining) == (2 * PRICE, 0)
     with pytest.raises(BudgetExhausted) as caught:
         await ledger.charge(asking(lineage, "ann", "3"))
     assert (caught.value.remaining, caught.value.limit) == (0, PRICE)
     assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is None
-    await ledger.set_budget(lineage, releases(3), client="ann")
+    await ledger.acting("owner").set_budget(lineage, releases(3), client="ann")
     await ledger.charge(asking(lineage, "ann", "3"))
 
 
 async def test_a_batch_decides_each_request_for_itself_first_come_first_served(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(6), ann=releases(4), bob=releases(4), eve=releases(1))
-    await ledger.revoke(lineage, "eve")
+    await ledger.acting("owner").revoke(lineage, "eve")
     decisions = await ledger.charge_batch(
         [
             asking(lineage, "ann", "1", "2", "3"),
@@ -389,38 +389,38 @@ async def test_ten_thousand_rows_in_one_request(ledger: Ledger, lineage: str) ->
 
 
 async def test_accounts_are_opened_once_and_listed(ledger: Ledger, lineage: str) -> None:
-    opened = await ledger.open_lineage(lineage, releases(5), time=12.25)
+    opened = await ledger.acting("owner").open_lineage(lineage, releases(5), time=12.25)
     assert (opened.lineage, opened.budget, opened.created) == (lineage, releases(5), 12.25)
-    assert await ledger.open_lineage(lineage, releases(6), time=13.0) == opened
+    assert await ledger.acting("owner").open_lineage(lineage, releases(6), time=13.0) == opened
     assert opened in await ledger.lineages()
-    bob = await ledger.add_client(lineage, "bob", releases(2), key_digest("bob's"), time=1.0)
-    ann = await ledger.add_client(lineage, "ann", releases(1), key_digest("ann's"), time=2.0)
+    bob = await ledger.acting("owner").add_client(lineage, "bob", releases(2), key_digest("bob's"), time=1.0)
+    ann = await ledger.acting("owner").add_client(lineage, "ann", releases(1), key_digest("ann's"), time=2.0)
     assert await ledger.clients(lineage) == [ann, bob]
     with pytest.raises(ActRefused, check=lambda error: error.reason == "exists"):
-        await ledger.add_client(lineage, "ann", releases(1), key_digest("other"), time=2.0)
+        await ledger.acting("owner").add_client(lineage, "ann", releases(1), key_digest("other"), time=2.0)
     with pytest.raises(ActRefused, check=lambda error: error.reason == "key-in-use"):
-        await ledger.add_client(lineage, "eve", releases(1), key_digest("ann's"), time=2.0)
+        await ledger.acting("owner").add_client(lineage, "eve", releases(1), key_digest("ann's"), time=2.0)
     with pytest.raises(UnknownLineage):
-        await ledger.add_client(f"{lineage}-x", "ann", releases(1), key_digest("ann's"), time=2.0)
+        await ledger.acting("owner").add_client(f"{lineage}-x", "ann", releases(1), key_digest("ann's"), time=2.0)
     assert await ledger.clients(lineage) == [ann, bob]
 
 
 async def test_an_api_key_finds_its_client_until_it_is_revoked(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(5), ann=releases(1), bob=releases(1))
     digest = key_digest(f"{lineage}/ann")
-    assert await ledger.authenticate(lineage, digest) == await ledger.client(lineage, "ann")
-    assert await ledger.authenticate(lineage, digest) == await ledger.client(lineage, "ann")
+    assert await ledger.api_keys.authenticate(lineage, digest) == await ledger.client(lineage, "ann")
+    assert await ledger.api_keys.authenticate(lineage, digest) == await ledger.client(lineage, "ann")
     await ledger.charge(asking(lineage, "ann", "1"))
-    assert (await ledger.authenticate(lineage, digest)).spent == PRICE
+    assert (await ledger.api_keys.authenticate(lineage, digest)).spent == PRICE
     with pytest.raises(UnknownKey):
-        await ledger.authenticate(lineage, key_digest("some other"))
-    await ledger.rotate_key(lineage, "bob", key_digest("bob's next"))
+        await ledger.api_keys.authenticate(lineage, key_digest("some other"))
+    await ledger.acting("owner").rotate_key(lineage, "bob", key_digest("bob's next"))
     with pytest.raises(UnknownKey):
-        await ledger.authenticate(lineage, key_digest(f"{lineage}/bob"))
-    assert (await ledger.authenticate(lineage, key_digest("bob's next"))).client == "bob"
-    await ledger.revoke(lineage, "ann")
+        await ledger.api_keys.authenticate(lineage, key_digest(f"{lineage}/bob"))
+    assert (await ledger.api_keys.authenticate(lineage, key_digest("bob's next"))).client == "bob"
+    await ledger.acting("owner").revoke(lineage, "ann")
     with pytest.raises(ClientRevoked):
-        await ledger.authenticate(lineage, digest)
+        await ledger.api_keys.authenticate(lineage, digest)
     assert [client.revoked for client in await ledger.clients(lineage)] == [True, False]
 
 
@@ -438,7 +438,7 @@ async def test_a_key_is_checked_at_the_instant_of_the_charge(ledger: Ledger, sto
     assert [type(decision) for decision in decisions] == [UnknownKey, Charge, UnknownKey]
     with pytest.raises(UnknownKey):
         await ledger.quote(with_key("bob", "2"))
-    await ledger.rotate_key(lineage, "ann", key_digest("ann's next"))
+    await ledger.acting("owner").rotate_key(lineage, "ann", key_digest("ann's next"))
     assert dump(store_url, lineage) != before
     before = dump(store_url, lineage)
     for row in ("1", "2"):  # neither a replay nor a new row
@@ -447,7 +447,7 @@ async def test_a_key_is_checked_at_the_instant_of_the_charge(ledger: Ledger, sto
     assert dump(store_url, lineage) == before
     digest = key_digest("ann's next")
     assert (await ledger.charge(with_key("ann", "2"))).receipt is not None
-    await ledger.revoke(lineage, "ann")
+    await ledger.acting("owner").revoke(lineage, "ann")
     with pytest.raises(ClientRevoked):
         await ledger.charge(with_key("ann", "1"))
 
@@ -465,7 +465,7 @@ async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, li
         Balance(ann, 3 * PRICE, 3 * PRICE, ((RHO, 2 * PRICE),)),
     ]
     assert [balance.remaining for balance in seen] == [1 * PRICE, 8 * PRICE, 1 * PRICE, 0]
-    await ledger.set_budget(lineage, releases(2))
+    await ledger.acting("owner").set_budget(lineage, releases(2))
     (replay,) = await ledger.charge_batch([requests[0]])
     assert isinstance(replay, Charge)
     assert replay.balance == Balance(ann, 3 * PRICE, 3 * PRICE, ((RHO, 0),))
@@ -476,14 +476,14 @@ async def test_what_does_not_exist_is_said_not_to(ledger: Ledger, lineage: str) 
     with pytest.raises(UnknownLineage):
         await ledger.lineage(lineage)
     with pytest.raises(UnknownLineage):
-        await ledger.set_budget(lineage, releases(1))
-    await ledger.open_lineage(lineage, releases(1), time=0.0)
+        await ledger.acting("owner").set_budget(lineage, releases(1))
+    await ledger.acting("owner").open_lineage(lineage, releases(1), time=0.0)
     with pytest.raises(UnknownClient):
         await ledger.client(lineage, "ann")
     with pytest.raises(UnknownClient):
-        await ledger.revoke(lineage, "ann")
+        await ledger.acting("owner").revoke(lineage, "ann")
     with pytest.raises(UnknownClient):
-        await ledger.set_budget(lineage, releases(1), client="ann")
+        await ledger.acting("owner").set_budget(lineage, releases(1), client="ann")
 
 
 async def test_an_idempotency_key_takes_the_same_room_however_long_it_is(
@@ -513,7 +513,7 @@ async def test_pages_of_receipts_read_only_what_is_new_of_their_numbers(
     pages = [await ledger.client_receipts(lineage, "ann", after=after, count=1) for after in range(3)]
     assert [receipt.number for (receipt,) in pages] == [1, 2, 3]
     assert len(numbers) == 1
-    await ledger.add_client(lineage, "cy", releases(9), key_digest(f"{lineage}/cy"), time=0.0)
+    await ledger.acting("owner").add_client(lineage, "cy", releases(9), key_digest(f"{lineage}/cy"), time=0.0)
     await ledger.charge(asking(lineage, "cy", "4"))  # whose number is new
     assert [receipt.client for receipt in await ledger.receipts(lineage, after=3)] == ["cy"]
     assert len(numbers) == 2

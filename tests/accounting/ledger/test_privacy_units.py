@@ -31,17 +31,17 @@ async def _unit(ledger: Ledger, lineage: str) -> str | None:
 async def test_the_first_model_settles_the_unit_and_another_is_refused(ledger: Ledger, lineage: str) -> None:
     await _open(ledger, lineage)
     assert await _unit(ledger, lineage) is None
-    await ledger.settle_unit(lineage, "person")
+    await ledger.acting("owner").settle_unit(lineage, "person")
     newest = (await ledger.lineage(lineage)).newest_act
-    await ledger.settle_unit(lineage, "person")
+    await ledger.acting("owner").settle_unit(lineage, "person")
     for other in ("", "age"):
         with pytest.raises(OtherUnit) as refused:
-            await ledger.settle_unit(lineage, other)
+            await ledger.acting("owner").settle_unit(lineage, other)
         assert (refused.value.unit, refused.value.other) == ("person", other)
     assert (await ledger.lineage(lineage)).newest_act == newest
     assert await _unit(ledger, lineage) == "person"
     with pytest.raises(UnknownLineage):
-        await ledger.settle_unit(f"{lineage}-of-nobody", "person")
+        await ledger.acting("owner").settle_unit(f"{lineage}-of-nobody", "person")
 
 
 async def test_of_many_at_once_one_settles_it(store_url: str, lineage: str) -> None:
@@ -49,7 +49,7 @@ async def test_of_many_at_once_one_settles_it(store_url: str, lineage: str) -> N
     try:
         await _open(ledgers[0], lineage)
         names = ["", "person", "age", "", "person", "age"]
-        calls = (each.settle_unit(lineage, name) for each, name in zip(ledgers, names, strict=True))
+        calls = (ledger.acting("owner").settle_unit(lineage, name) for ledger, name in zip(ledgers, names, strict=True))
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         settled = await _unit(ledgers[0], lineage)
         assert [name for name, outcome in zip(names, outcomes, strict=True) if outcome is None] == 2 * [settled]
@@ -64,9 +64,9 @@ async def test_what_was_charged_before_any_unit_was_settled_is_taken_for_records
     await _open(ledger, lineage)
     await ledger.charge(asking(lineage, "ann", "1"))
     with pytest.raises(OtherUnit) as refused:
-        await ledger.settle_unit(lineage, "person")
+        await ledger.acting("owner").settle_unit(lineage, "person")
     assert refused.value.unit == ""
-    await ledger.settle_unit(lineage, "")
+    await ledger.acting("owner").settle_unit(lineage, "")
     assert await _unit(ledger, lineage) == ""
 
 
@@ -78,7 +78,7 @@ async def embedded(embedded_url: str) -> AsyncIterator[Ledger]:
 
 async def test_a_unit_that_no_act_settled_is_found(embedded: Ledger, embedded_url: str, lineage: str) -> None:
     await _open(embedded, lineage)
-    await embedded.settle_unit(lineage, "person")
+    await embedded.acting("owner").settle_unit(lineage, "person")
     account = LineageKeys(lineage).account
     with redis.Redis.from_url(embedded_url) as store:
         for alter in (lambda: store.hset(account, "unit", "age"), lambda: store.hdel(account, "unit")):
@@ -92,22 +92,22 @@ async def test_a_unit_that_no_act_settled_is_found(embedded: Ledger, embedded_ur
 
 async def test_an_export_names_the_unit(embedded: Ledger, lineage: str) -> None:
     await _open(embedded, lineage)
-    await embedded.settle_unit(lineage, "person")
-    lines = [line async for line in export(embedded, lineage, "jsonl")]
+    await embedded.acting("owner").settle_unit(lineage, "person")
+    lines = [line async for line in export(embedded.acting("owner"), lineage, "jsonl")]
     assert any('"kind": "unit"' in line and '"unit": "person"' in line for line in lines)
 
 
 async def test_a_backup_keeps_the_unit(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "first") as ledger:
         await _open(ledger, "lineage")
-        await ledger.settle_unit("lineage", "person")
+        await ledger.acting("owner").settle_unit("lineage", "person")
         lines = [line async for line in backup(ledger)]
     async with Ledger.open(tmp_path / "second") as ledger:
         await restore(ledger, lines)
         assert await _unit(ledger, "lineage") == "person"
         assert (await verify(ledger, "lineage")).findings == ()
         with pytest.raises(OtherUnit):
-            await ledger.settle_unit("lineage", "")
+            await ledger.acting("owner").settle_unit("lineage", "")
 
 
 @pytest.mark.parametrize(("unit", "other"), [("", "person"), ("person", "")])
@@ -120,7 +120,7 @@ async def test_a_restored_lineage_has_the_unit_under_which_it_was_charged(
         await ledger.join("lineage")
         await _open(ledger, "lineage")
         early = [line async for line in backup(ledger)]
-        await ledger.settle_unit("lineage", unit)
+        await ledger.acting("owner").settle_unit("lineage", unit)
         await ledger.charge(asking("lineage", "ann", "1"))
     async with Ledger.open(tmp_path / "second", journals=journals) as ledger:
         await restore(ledger, early)
@@ -128,16 +128,16 @@ async def test_a_restored_lineage_has_the_unit_under_which_it_was_charged(
             "privacy unit" in line for line in (await verify(ledger, "lineage", read_journals(journals))).findings
         )
         with pytest.raises(CannotRecover):
-            await reconcile(ledger, "lineage", read_journals(journals), unit=other)
+            await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), unit=other)
         assert (await ledger.lineage("lineage")).spent == 0
     async with Ledger.open(tmp_path / "third", journals=journals) as ledger:
         await restore(ledger, early)
-        await reconcile(ledger, "lineage", read_journals(journals))
+        await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))
         await ledger.join("lineage")
         assert await _unit(ledger, "lineage") == unit
         with pytest.raises(OtherUnit):
-            await ledger.settle_unit("lineage", other)
-        await ledger.settle_unit("lineage", unit)
+            await ledger.acting("owner").settle_unit("lineage", other)
+        await ledger.acting("owner").settle_unit("lineage", unit)
         await ledger.charge(asking("lineage", "ann", "2"))
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
 
@@ -148,16 +148,16 @@ async def test_the_owner_states_a_unit_that_no_journal_knows(tmp_path: Path) -> 
         await ledger.join("lineage")
         await _open(ledger, "lineage")
         await ledger.charge(asking("lineage", "ann", "1"))
-        await reconcile(ledger, "lineage", read_journals(journals))
+        await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))
         for unit in ("", "person"):
             with pytest.raises(UnitLost):
-                await ledger.settle_unit("lineage", unit)
-        await reconcile(ledger, "lineage", read_journals(journals), unit="person")
-        await ledger.settle_unit("lineage", "person")
+                await ledger.acting("owner").settle_unit("lineage", unit)
+        await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), unit="person")
+        await ledger.acting("owner").settle_unit("lineage", "person")
         with pytest.raises(OtherUnit):
-            await ledger.settle_unit("lineage", "")
+            await ledger.acting("owner").settle_unit("lineage", "")
         with pytest.raises(CannotRecover):
-            await reconcile(ledger, "lineage", read_journals(journals), unit="")
+            await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), unit="")
 
 
 async def test_a_service_that_joins_settles_the_unit_that_its_journals_know(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_a_service_that_joins_settles_the_unit_that_its_journals_know(tmp_
     async with Ledger.open(folder, journals=journals) as ledger:
         await ledger.join("lineage")
         await _open(ledger, "lineage")
-        await ledger.settle_unit("lineage", "person")
+        await ledger.acting("owner").settle_unit("lineage", "person")
         await ledger.charge(asking("lineage", "ann", "1"))
     async with Ledger.open(folder, journals=journals) as ledger:
         with redis.Redis(unix_socket_path=(folder / "socket").read_text().strip()) as store:
@@ -178,7 +178,7 @@ async def test_a_service_that_runs_on_settles_a_lost_unit_and_charges_no_other(t
     folder = tmp_path / "ledger"
     async with Ledger.open(folder) as running:
         await _open(running, "lineage")
-        await running.settle_unit("lineage", "person")
+        await running.acting("owner").settle_unit("lineage", "person")
         await running.charge(asking("lineage", "ann", "1"))
         with redis.Redis(unix_socket_path=(folder / "socket").read_text().strip()) as store:
             store.hdel(LineageKeys("lineage").account, "unit")

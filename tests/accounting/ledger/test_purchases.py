@@ -142,7 +142,7 @@ async def test_refusals_of_a_row_are_refusals_of_a_hold(ledger: Ledger, lineage:
     with pytest.raises(UnknownLineage):
         await ledger.charge(buying(lineage, ""))
     await open_accounts(ledger, lineage, budget(sum(PRICES.values()), "gaussian"), ann=WHOLE, eve=WHOLE)
-    await ledger.revoke(lineage, "eve")
+    await ledger.acting("owner").revoke(lineage, "eve")
     await ledger.charge(buying(lineage, "ann", key="k", body="one"))
     laplace = ReleaseRequest(lineage, "ann", "m", DRAWN, "x", Cost((LaplaceLoss(0.1),)), 1.0)
 
@@ -185,8 +185,8 @@ async def test_a_key_of_a_hold_and_a_key_of_rows_are_the_same_key(ledger: Ledger
 
 async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledger: Ledger, lineage: str) -> None:
     coin = Cost((ApproximateGaussianLoss(0.1, 2.0**-40),))
-    await ledger.open_lineage(lineage, WHOLE, time=0.0)
-    await ledger.add_client(lineage, "ann", WHOLE, key_digest(lineage), time=0.0)
+    await ledger.acting("owner").open_lineage(lineage, WHOLE, time=0.0)
+    await ledger.acting("owner").add_client(lineage, "ann", WHOLE, key_digest(lineage), time=0.0)
 
     def request(client: str, model: str) -> ReleaseRequest:
         return ReleaseRequest(lineage, client, model, DRAWN, "dpsgd", coin, 1.0)
@@ -198,8 +198,8 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
     assert ((await ledger.lineage(lineage)).coins_spent, (await ledger.client(lineage, "ann")).coins_spent) == (1, 1)
     poor = Budget(WHOLE.limit, "any", 1e-9)  # which allows none
     with pytest.raises(ActRefused, check=lambda error: error.reason == "coins"):
-        await ledger.set_budget(lineage, poor, client="ann")
-    await ledger.add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
+        await ledger.acting("owner").set_budget(lineage, poor, client="ann")
+    await ledger.acting("owner").add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
     with pytest.raises(CoinsExhausted) as refused:
         await ledger.charge(request("bob", "m"))
     assert refused.value.scope == "client"
@@ -419,7 +419,7 @@ async def test_a_lineage_pays_for_several_releases_at_once_or_for_none(ledger: L
     assert (await spent(ledger, lineage))[""] == 0
     assert await ledger.receipts(lineage) == []
 
-    await ledger.set_budget(lineage, budget(both_cost))
+    await ledger.acting("owner").set_budget(lineage, budget(both_cost))
     assert (await ledger.charge(both)).charged == both_cost
     assert (await ledger.charge(both)).charged == 0
     assert (await ledger.charge(buying(lineage, "", "two"))).receipt is None
@@ -466,7 +466,7 @@ async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None
         # Somebody else went on with the older store: the lineage pays for a model there, and must not pay again.
         await ledger.charge(buying("lineage", "bob", "two"))
         for _ in range(2):
-            await reconcile(ledger, "lineage", read_journals(journals))
+            await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))
 
             assert await spent(ledger, "lineage") == right | {"bob": PRICES["two"]}
             assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
@@ -480,7 +480,7 @@ async def test_what_is_held_together_is_charged_together_or_not_at_all(ledger: L
     assert refused.value.cost == 2 * PRICE
     assert isinstance((await ledger.quote(both)).refusal, BudgetExhausted)
     assert (await ledger.lineage(lineage)).spent == 0
-    await ledger.set_budget(lineage, budget(2 * PRICE))
+    await ledger.acting("owner").set_budget(lineage, budget(2 * PRICE))
     charge = await ledger.charge(both)
     assert [receipt.model for receipt in charge.receipts] == [release.model for release in both.releases]
     assert charge.charged == (await ledger.lineage(lineage)).spent == 2 * PRICE

@@ -139,17 +139,17 @@ async def test_a_quote_is_in_what_the_client_counts(ledger: Ledger, lineage: str
 async def test_an_account_keeps_its_currency_once_it_has_paid(ledger: Ledger, lineage: str) -> None:
     other = Budget.from_rho(5, 1e-6, "any")
     await open_accounts(ledger, lineage, other, ann=other, bob=Budget.pure(1))
-    await ledger.set_budget(lineage, Budget.pure(2), client="ann")
+    await ledger.acting("owner").set_budget(lineage, Budget.pure(2), client="ann")
     await ledger.charge(asking(lineage, "ann", "1", cost=HALF))
     for changed in (other, Budget.pure(1, "unproven-pure")):
-        changes = ledger.set_budget(lineage, changed, client="ann")
+        changes = ledger.acting("owner").set_budget(lineage, changed, client="ann")
         if changed.currency is EPSILON:
             await changes
         else:
             with pytest.raises(ActRefused):
                 await changes
     with pytest.raises(ActRefused):
-        await ledger.set_budget(lineage, Budget.pure(2))  # the lineage has paid in rho
+        await ledger.acting("owner").set_budget(lineage, Budget.pure(2))  # the lineage has paid in rho
     assert (await verify(ledger, lineage)).findings == ()
 
 
@@ -168,7 +168,7 @@ async def test_an_account_of_epsilon_is_explained_in_epsilon(ledger: Ledger, lin
 async def test_a_raised_limit_of_epsilon_bounds_what_was_said_before(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, Budget.pure(3), ann=Budget.pure(Fraction(1, 2)))
     await ledger.charge(asking(lineage, "ann", "1", cost=HALF))
-    await ledger.set_budget(lineage, Budget.pure(1), client="ann")
+    await ledger.acting("owner").set_budget(lineage, Budget.pure(1), client="ann")
     account = await ledger.client(lineage, "ann")
     assert explain_account(account.state, price=HALF).raised is None
     assert account.budget.posterior_belief_raised(account.settled_limit) == account.budget.posterior_belief_at(10**12)
@@ -177,7 +177,7 @@ async def test_a_raised_limit_of_epsilon_bounds_what_was_said_before(ledger: Led
 async def test_the_trail_says_both_currencies(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, Budget.pure(3), ann=Budget.pure(1))
     await ledger.charge(asking(lineage, "ann", "1", cost=HALF))
-    *_, row = csv.DictReader([line async for line in export(ledger, lineage, "csv")])
+    *_, row = csv.DictReader([line async for line in export(ledger.acting("owner"), lineage, "csv")])
     assert float(row["price_epsilon"]) == float(row["total_epsilon"]) == 0.5
     assert float(row["total_rho"]) == HALF.picorho / 1e12
 

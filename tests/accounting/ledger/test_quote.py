@@ -47,7 +47,7 @@ async def test_what_has_no_price_is_refused_a_quote(ledger: Ledger, lineage: str
     await open_accounts(ledger, lineage, releases(9), ann=releases(4))
     with pytest.raises(UnknownClient):
         await ledger.quote(asking(lineage, "bob", "1"))
-    await ledger.revoke(lineage, "ann")
+    await ledger.acting("owner").revoke(lineage, "ann")
     with pytest.raises(ClientRevoked):
         await ledger.quote(asking(lineage, "ann", "1"))
 
@@ -74,17 +74,17 @@ async def test_idempotency_keys_are_bounded_too(
 
 async def test_a_rotated_key_is_the_only_one(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
-    await ledger.rotate_key(lineage, "ann", key_digest("new"))
-    assert (await ledger.authenticate(lineage, key_digest("new"))).client == "ann"
+    await ledger.acting("owner").rotate_key(lineage, "ann", key_digest("new"))
+    assert (await ledger.api_keys.authenticate(lineage, key_digest("new"))).client == "ann"
     with pytest.raises(UnknownKey):
-        await ledger.authenticate(lineage, key_digest(f"{lineage}/ann"))
+        await ledger.api_keys.authenticate(lineage, key_digest(f"{lineage}/ann"))
     with pytest.raises(ActRefused, check=lambda error: error.reason == "key-in-use"):
-        await ledger.rotate_key(lineage, "bob", key_digest("new"))
+        await ledger.acting("owner").rotate_key(lineage, "bob", key_digest("new"))
     with pytest.raises(UnknownClient):
-        await ledger.rotate_key(lineage, "eve", key_digest("other"))
-    await ledger.revoke(lineage, "ann")
+        await ledger.acting("owner").rotate_key(lineage, "eve", key_digest("other"))
+    await ledger.acting("owner").revoke(lineage, "ann")
     with pytest.raises(ClientRevoked):
-        await ledger.rotate_key(lineage, "ann", key_digest("newer"))
+        await ledger.acting("owner").rotate_key(lineage, "ann", key_digest("newer"))
     kinds = [act.kind for act in await ledger.acts(lineage)]
     assert kinds == ["open", "add-client", "add-client", "rotate-key", "revoke"]
     assert (await verify(ledger, lineage)).findings == ()

@@ -339,7 +339,7 @@ async def test_a_user_who_may_not_write_is_found_out_before_the_first_charge(
         store.execute_command("ACL", "SETUSER", "clerk", "-xadd", "-hset")
         for call in (
             ledger.charge(asking(lineage, "ann", "2")),
-            ledger.revoke(lineage, "ann"),
+            ledger.acting("owner").revoke(lineage, "ann"),
         ):
             with pytest.raises(
                 LedgerUnavailable, match=r"^the ledger's store reports: .*(permission|NOPERM)"
@@ -432,7 +432,7 @@ async def test_a_store_without_memory_is_one_that_may_be_written_to(
     store.config_set("maxmemory", "1")
     try:
         async with await Ledger.connect(changeable_url) as ledger:
-            await ledger.revoke(lineage, "ann")
+            await ledger.acting("owner").revoke(lineage, "ann")
     finally:
         store.config_set("maxmemory", "0")
 
@@ -481,8 +481,8 @@ async def test_a_lineage_of_another_format_is_left_alone(
             ledger.charge(asking(lineage, "ann", "2")),
             ledger.quote(asking(lineage, "ann", "2")),
             ledger.lineage(lineage),
-            ledger.add_client(lineage, "bob", releases(1), key_digest("bob"), time=0.0),
-            ledger.set_budget(lineage, releases(10)),
+            ledger.acting("owner").add_client(lineage, "bob", releases(1), key_digest("bob"), time=0.0),
+            ledger.acting("owner").set_budget(lineage, releases(10)),
         ]
         for call in calls:
             with pytest.raises(WrongFormat, check=lambda error: error.named[1] == written):

@@ -186,7 +186,7 @@ async def test_what_was_altered_is_found(books: Ledger, store: "redis.Redis[byte
     await open_accounts(books, lineage, releases(99), ann=releases(50), bob=releases(49))
     for client, row in (("ann", "1"), ("bob", "1 of bob"), ("ann", "2")):
         await books.charge(asking(lineage, client, row))
-    await books.rotate_key(lineage, "bob", key_digest(f"{lineage}/another"))
+    await books.acting("owner").rotate_key(lineage, "bob", key_digest(f"{lineage}/another"))
     assert (await verify(books, lineage)).findings == ()
     damage, findings = FOUND[what]
     damage(store, LineageKeys(lineage))
@@ -207,7 +207,7 @@ async def test_a_client_that_was_brought_back_and_given_a_budget_is_no_finding(
     await books.apply([lost.ledger_request])
     assert (await books.client(lineage, "bob")).revoked
     assert (await verify(books, lineage)).findings == ()
-    await books.set_budget(lineage, releases(3), client="bob")
+    await books.acting("owner").set_budget(lineage, releases(3), client="bob")
     assert (await verify(books, lineage)).findings == ()
     store.hset(keys.client("bob").account, "revoked", "0")
     (finding,) = (await verify(books, lineage)).findings
@@ -225,7 +225,9 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
         names = await real(asked)
         if late:
             client = late.pop()
-            await books.add_client(lineage, client, releases(9), key_digest(f"{lineage}/{client}"), time=0.0)
+            await books.acting("owner").add_client(
+                lineage, client, releases(9), key_digest(f"{lineage}/{client}"), time=0.0
+            )
             await books.charge(asking(lineage, client, f"of {client}"))
         return names
 
@@ -309,7 +311,9 @@ async def test_services_that_write_at_once_keep_a_chain_each(ledger: Ledger, lin
 
 async def test_acts_of_many_owners_at_once_form_one_chain(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    await asyncio.gather(*(ledger.set_budget(lineage, releases(2 + count), client="ann") for count in range(6)))
+    await asyncio.gather(
+        *(ledger.acting("owner").set_budget(lineage, releases(2 + count), client="ann") for count in range(6))
+    )
     assert [act.kind for act in await ledger.acts(lineage)] == ["open", "add-client", *["budget"] * 6]
     assert (await verify(ledger, lineage)).findings == ()
 

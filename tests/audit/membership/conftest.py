@@ -102,7 +102,7 @@ class Service:
     async def _run(self, head, folder, mechanism, lineage_rho):
         async with Ledger.open(str(folder / "ledger")) as self._ledger:
             budget = Budget.from_rho(lineage_rho, DELTA, self._accepts)
-            await self._ledger.open_lineage(self._lineage, budget, time=time.time())
+            await self._ledger.acting("owner").open_lineage(self._lineage, budget, time=time.time())
             predictor = MeteredPredictor(head, mechanism, self._ledger, largest_batch=50)
             app = create_app(Models([predictor]), self._ledger, largest_body=lambda _: 10**6)
             self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
@@ -116,12 +116,14 @@ class Service:
     def endpoint(self, name="alice", rho=10.0):
         key = new_api_key()
         budget = Budget.from_rho(rho, DELTA, self._accepts)
-        self.call(self._ledger.add_client(self._lineage, name, budget, key_digest(key), time=time.time()))
+        self.call(
+            self._ledger.acting("owner").add_client(self._lineage, name, budget, key_digest(key), time=time.time())
+        )
         self._endpoints.append(ServiceEndpoint(self.url, key, attempts=2))
         return self._endpoints[-1]
 
     def revoke(self, name="alice"):
-        self.call(self._ledger.revoke(self._lineage, name))
+        self.call(self._ledger.acting("owner").revoke(self._lineage, name))
 
     def stop(self):
         for endpoint in self._endpoints:

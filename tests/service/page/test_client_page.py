@@ -105,7 +105,9 @@ def test_what_matters_to_a_client_comes_first(service, tab, key):
 def test_whoever_was_given_epsilon_reads_epsilon_first(service, tab, request):
     key = new_api_key()
     budget = Budget.from_epsilon_delta(3, 1e-6, "gaussian")
-    opened = service.ledger.add_client(service.predictor.lineage, client_of(request), budget, key_digest(key), time=1.0)
+    opened = service.ledger.acting("owner").add_client(
+        service.predictor.lineage, client_of(request), budget, key_digest(key), time=1.0
+    )
     service.call(opened)
     page = tab.sign_in(service.url, key)
     expect(page.locator("#spent")).to_have_text(re.compile(r"^epsilon 0 of 3 at delta = 1e-6 spentrho 0 of "))
@@ -116,7 +118,9 @@ def test_one_sign_in_serves_every_model_of_the_key(start, tab, head):
         return [predictor(renamed(head, "shapes"), ledger), predictor(renamed(head, "sounds", "other"), ledger)]
 
     service = start(head, more=more)
-    service.call(service.ledger.open_lineage("other", Budget.from_rho(100.0, 1e-6, "gaussian"), time=time.time()))
+    service.call(
+        service.ledger.acting("owner").open_lineage("other", Budget.from_rho(100.0, 1e-6, "gaussian"), time=time.time())
+    )
     page = tab.sign_in(service.url, service.add_client())
     chooser = page.get_by_label("Model", exact=True)
     assert chooser.locator("option").all_text_contents() == ["colours", "shapes"]
@@ -132,10 +136,12 @@ def test_one_sign_in_serves_every_model_of_the_key(start, tab, head):
 
 def test_a_key_of_a_model_that_is_not_the_default_signs_in(start, tab, head):
     service = start(head, more=lambda ledger: [predictor(renamed(head, "sounds", "other"), ledger)])
-    service.call(service.ledger.open_lineage("other", Budget.from_rho(100.0, 1e-6, "gaussian"), time=time.time()))
+    service.call(
+        service.ledger.acting("owner").open_lineage("other", Budget.from_rho(100.0, 1e-6, "gaussian"), time=time.time())
+    )
     key = new_api_key()
     budget = Budget.from_rho(1.0, 1e-6, "gaussian")
-    service.call(service.ledger.add_client("other", "bob", budget, key_digest(key), time=time.time()))
+    service.call(service.ledger.acting("owner").add_client("other", "bob", budget, key_digest(key), time=time.time()))
     page = tab.sign_in(service.url, key)
     expect(page.locator("#account-title")).to_have_text(re.compile("sounds"))
     expect(page.locator("#models")).to_be_hidden()
@@ -182,7 +188,7 @@ def test_a_wrong_key_opens_nothing(service, tab):
 def test_a_revoked_key_ends_the_session(service, tab, key, request):
     tab.expected.append("401")
     page = tab.sign_in(service.url, key)
-    service.call(service.ledger.revoke(service.predictor.lineage, client_of(request)))
+    service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, client_of(request)))
     paste(page, ROW)
     expect(page.locator("#key-error")).to_contain_text("revoked")
     expect(page.locator("#account")).to_be_hidden()
@@ -358,7 +364,9 @@ def test_the_block_that_limits_a_client_is_named(start, open_tab, head):
 
     async def open_blocks(ledger):
         for block, answers in (("2026-09", 9.5), ("2026-10", 2.5)):
-            await ledger.open_block(lineage, block, Budget.from_rho(answers * PRICE, 1e-6, "gaussian"), time=1.0)
+            await ledger.acting("owner").open_block(
+                lineage, block, Budget.from_rho(answers * PRICE, 1e-6, "gaussian"), time=1.0
+            )
 
     model = replace(head, certificate=certificate)
     service = start.start(lambda ledger: predictor(model, ledger), lineage, 100.0, "gaussian", before=open_blocks)
@@ -388,7 +396,7 @@ def test_the_block_that_limits_a_client_is_named(start, open_tab, head):
     # The owner gives it more than the client has left: it limits nobody.
     more = Budget.from_rho(2.0, 1e-6, "gaussian")
     for block in certificate.blocks:
-        service.call(service.ledger.set_budget(lineage, more, block=block))
+        service.call(service.ledger.acting("owner").set_budget(lineage, more, block=block))
     page = open_tab().sign_in(service.url, rich)
     expect(page.locator("#left-note")).to_have_text(
         "One answer costs rho = 0.005. None of the 2 blocks of its records has less left than you."

@@ -57,15 +57,17 @@ def served(starter, head, folder, clients):
     ledger, lineage = service.ledger, service.predictor.lineage
     service.call(buy(ledger, [model_purchase(once.certificate)], by="a test"))
     for name in (LONG, "of-last-year"):
-        service.call(ledger.open_lineage(name, Budget.from_epsilon_delta(3, DELTA, "gaussian"), time=time.time()))
+        service.call(
+            ledger.acting("owner").open_lineage(name, Budget.from_epsilon_delta(3, DELTA, "gaussian"), time=time.time())
+        )
     for month in range(1, 13):
         budget = Budget.from_epsilon_delta(month / 4, DELTA, "gaussian")
-        service.call(ledger.open_block(LONG, f"2026-{month:02}", budget, time=time.time()))
+        service.call(ledger.acting("owner").open_block(LONG, f"2026-{month:02}", budget, time=time.time()))
     for number in range(clients):
         budget = Budget.from_epsilon_delta((0.05, 0.5, 1, 4)[number % 4], DELTA, "gaussian")
         name = f"{('ward', 'practice-of-general-medicine-in-the-old-town', 'registry')[number % 3]}-{number}"
         key = new_api_key()
-        service.call(ledger.add_client(lineage, name, budget, key_digest(key), time=time.time()))
+        service.call(ledger.acting("owner").add_client(lineage, name, budget, key_digest(key), time=time.time()))
         if number % 4 == 3 and number < 120:
             http = service.http(key)
             instances = [[number / 400, row / 50, 0.5, 0.5] for row in range(20)]
@@ -73,7 +75,7 @@ def served(starter, head, folder, clients):
             if number % 8 == 3:
                 assert http.post("/models/colours-for-good/predict", json={"instances": instances}).status_code == 200
         if number % 9 == 1:
-            service.call(ledger.revoke(lineage, name))
+            service.call(ledger.acting("owner").revoke(lineage, name))
     keep_verdicts(folder)
     listening = bind()
     admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False}, usage=service.usage)

@@ -29,7 +29,7 @@ def service(start_for_module, head):
         http = service.http(service.add_client(name, rho=0.25))
         for row in range(rows):
             http.post("/predict", json={"instances": [[row / 100] * 4]})
-    service.call(service.ledger.revoke(service.predictor.lineage, "bob"))
+    service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, "bob"))
     return service
 
 
@@ -300,7 +300,9 @@ def test_the_page_has_a_form_with_every_field_of_every_act(tab, url, service):
     lineage = service.predictor.lineage
     client, group = "frank", "team"
     service.add_client(client, rho=0.25)
-    service.call(service.ledger.add_group(lineage, group, Budget.from_rho(0.3, 1e-6, "gaussian"), time=1.0))
+    service.call(
+        service.ledger.acting("owner").add_group(lineage, group, Budget.from_rho(0.3, 1e-6, "gaussian"), time=1.0)
+    )
     page = sign_in(tab, url)
     dialog = page.get_by_role("dialog")
     accounts = {"client": ("clients", client), "group": ("groups", group), "lineage": ("lineages", lineage)}
@@ -419,9 +421,11 @@ def test_who_spent_what_is_drawn(tab, url, service):
 def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, service):
     """Each block has a budget of its own, and so have the records that lie in none with a name."""
     ledger, lineage = service.ledger, "sales"
-    service.call(ledger.open_lineage(lineage, Budget.from_rho(0.5, 1e-6, "gaussian"), time=1.0))
+    service.call(ledger.acting("owner").open_lineage(lineage, Budget.from_rho(0.5, 1e-6, "gaussian"), time=1.0))
     for block, rho in (("2026-09", 0.025), ("2026-10", 0.5)):
-        service.call(ledger.open_block(lineage, block, Budget.from_rho(rho, 1e-6, "gaussian"), time=1.0))
+        service.call(
+            ledger.acting("owner").open_block(lineage, block, Budget.from_rho(rho, 1e-6, "gaussian"), time=1.0)
+        )
     cost = Cost((GaussianLoss(0.2),))
     for model, blocks in (("a" * 32, ("2026-09", "2026-10")), ("b" * 32, ("2026-10",))):
         request = ReleaseRequest(lineage, "", model, model.encode(), "class-sums", cost, 2.0, blocks=blocks)
