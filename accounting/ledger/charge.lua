@@ -1,5 +1,5 @@
+-- charge and quote, in 800 lines together: the steps of one atomic function, which share what it has read of the call.
 
--- charge and quote ----------------------------------------------------------------------------------------------
 -- A question is a digest of 16 bytes that the caller computed of everything that decides its answer. Several accounts
 -- pay for a request, its chain: the client's, its group's if it has one, and the lineage's. Each holds what all those
 -- within it may learn together, so whatever an account of the chain has paid for, the ones outside of it have, too (a
