@@ -46,7 +46,7 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger.purchases import buy, check_purchases, picorho_charged
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import Message, spelled
+from dpserve.accounting.messages import Message, named, spelled
 from dpserve.accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, counting, shares
@@ -954,6 +954,8 @@ def _kind(given: Options | str) -> Options | None:
         return given
     if given == AUTO:
         return None
+    if isinstance(given, type) and issubclass(given, Options):
+        raise WrongOption("kind", f"takes a value, and {given.__name__} is a class: give {given.__name__}()")
     names = (AUTO, *trainable_kinds())
     if given not in names:
         raise WrongValue("kind", f"must be one of {', '.join(names)}, or the options of one", value=given)
@@ -1021,7 +1023,8 @@ def _price(epsilon: Any, delta: Any) -> int | None:
     if epsilon is None and delta is None:
         return None
     if epsilon is None or delta is None:
-        raise WrongOption("delta" if delta is None else "epsilon", Message("goes with {epsilon} and {delta}"))
+        name, other = ("delta", "epsilon") if delta is None else ("epsilon", "delta")
+        raise WrongOption(name, Message("is needed beside {}", named(other)))
     return _picorho(epsilon, delta)
 
 

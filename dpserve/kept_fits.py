@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,12 +42,14 @@ class KeptFits:
         asked = {
             "version": version("dpserve"),
             "request": request.model_dump(
-                mode="json", exclude={"public", "features", "kind", "overlapping_lineage_is_accepted"}
+                mode="json",
+                # A budget says what a lineage may pay, and is no part of what is trained.
+                exclude={"public", "features", "kind", "overlapping_lineage_is_accepted", "block_budget"},
             ),
             "kind": [type(request.kind).__name__, request.kind and request.kind.model_dump(mode="json")],
             "features": request.features.model_dump(mode="json"),
             "encoder": _digest(request.features.content or b""),
-            "declaration": repr(records.declaration),
+            "declaration": repr(replace(records.declaration, block_budget="")),
             "unit": records.unit,
             "public": None if public is None else _digest(public.X.tobytes() + public.y.tobytes()),
         }
@@ -59,8 +62,8 @@ class KeptFits:
         if self._known.has_any(self._known.digests(records), lineage):
             raise TrainingError(
                 f"a model of the lineage {lineage!r} was fitted on some of these records and paid for, with other "
-                "records or options. This fit would train another one, and charge the lineage again: say so with "
-                "again=True"
+                "records, or another name, n, kind, features or schema. This fit would train another one, and charge "
+                "the lineage again: say so with again=True"
             )
 
     @contextmanager

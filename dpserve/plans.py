@@ -17,7 +17,7 @@ from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.records import Declaration
 from dpserve.training.inputs.schema import TableSchema, declaration_of
 from dpserve.training.kinds.cases import Estimate
-from dpserve.training.options import Options
+from dpserve.training.options import Options, option
 from dpserve.training.planning.recommendation import by_rule, by_simulation, numbers_to_cut
 
 
@@ -33,6 +33,15 @@ class Plan:
     reason: str
     warnings: tuple[str, ...]
     estimates: tuple[Estimate, ...] = ()
+
+
+class _Asked(Options):
+    """The numbers of a plan."""
+
+    n: int = option(..., "About how many records there are.", ge=1)
+    epsilon: float = option(..., "What all answers together may cost.", gt=0)
+    delta: float = option(..., "Its delta.", gt=0, lt=1)
+    queries: int | None = option(None, "How many answers the plan is for.", ge=1)
 
 
 def plan(
@@ -66,7 +75,10 @@ def plan(
 
     Raises ValueError for a budget that buys no release, and for numbers that do not go together.
     """
-    whole = picorho_for(epsilon, delta)
+    if not isinstance(schema, Schema):
+        raise WrongOption("schema", f"must be a Schema, not {type(schema).__name__}")
+    asked = _Asked(n=n, epsilon=epsilon, delta=delta, queries=queries)
+    n, queries, whole = asked.n, asked.queries, picorho_for(asked.epsilon, asked.delta)
     if public is None:
         declared = _declaration(schema)
         shape = None if image_shape is None else shape_of(image_shape, declared.features)

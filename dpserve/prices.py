@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.messages import Message
+from dpserve.accounting.messages import Message, named
 from dpserve.mechanisms.gaussian_vector import picorho_for, whole_picorho
-from dpserve.training.errors import WrongOption
+from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.options import Options, option
 
 
@@ -27,7 +27,10 @@ class Price(Options):
         if self.epsilon is None and self.delta is None:
             return None
         if self.epsilon is None or self.delta is None:
-            raise WrongOption("delta" if self.delta is None else "epsilon", Message("goes with {epsilon} and {delta}"))
+            name, other = ("delta", "epsilon") if self.delta is None else ("epsilon", "delta")
+            raise WrongOption(name, Message("is needed beside {}", named(other)))
+        if not 0 < self.delta < 1:
+            raise WrongValue("delta", "must lie between 0 and 1", value=self.delta)
         epsilon, delta = self.epsilon, self.delta
         return _price("epsilon", epsilon, lambda: picorho_for(epsilon, delta))
 

@@ -360,7 +360,8 @@ class TestRefits:
         once = spent(declared)
         before = model.predict_proba(X)
         order = np.random.default_rng(1).permutation(len(X))
-        for again in (model, estimator(**declared), estimator(**declared | {"kind": "class-sums"})):
+        without_budget = estimator(**declared | {"budget": None})  # as where the owner has raised it since
+        for again in (model, estimator(**declared), without_budget):
             again.fit(X[order], Y[order])
             assert (again.charged_rho_, spent(declared)) == (0, once)
             np.testing.assert_array_equal(again.predict_proba(X), before)
@@ -795,8 +796,8 @@ class TestBundles:
         ({"bounds": (0, 1)}, r"(?s)'age': .* is below the declared bound 0.*Schema\(clip=\) clips"),
         ({"classes": ["yes", "maybe"]}, "'no' is not one of yes, maybe"),
         ({"columns": SCHEMA, "classes": None}, r"Schema\(bounds=\) is for a table without"),
-        ({"epsilon": None}, "epsilon= goes with epsilon= and delta="),
-        ({"delta": None}, "delta= goes with"),
+        ({"epsilon": None}, "epsilon= is needed beside delta="),
+        ({"delta": None}, "delta= is needed beside epsilon="),
         ({"epsilon": 1e-3}, "must lie between"),
         ({"kind": "auto"}, "n= is needed.*a number that may be public"),
         ({"kind": "dpsgd"}, "n= is needed.*a number that may be public"),

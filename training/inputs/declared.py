@@ -21,6 +21,8 @@ def parse_classes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not value or (equals and not name):
             raise DataError(f"classes are written NAME,NAME or VALUE=NAME,VALUE=NAME, not {text!r}")
         pairs.append((name or value, value))
+    if len({name for name, _ in pairs}) < len(pairs) or len({value for _, value in pairs}) < len(pairs):
+        raise DataError(f"classes are named once each, not {text!r}")
     return tuple(name for name, _ in pairs), tuple(value for _, value in pairs)
 
 

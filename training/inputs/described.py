@@ -11,19 +11,27 @@ A Table Schema in a file says the same, and is made of these: there is one way t
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, InstanceOf
 
-from dpserve.training.errors import WrongOption
+from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.inputs.declared import Bounds, parse_bounds
 from dpserve.training.inputs.reading import TableRows
 from dpserve.training.inputs.schema import TableSchema, parse_schema, read_schema
 from dpserve.training.options import Options, option
 
 Day = Annotated[str, BeforeValidator(lambda given: given.isoformat() if isinstance(given, date) else given)]
+
+
+def _day(name: str, text: str) -> datetime:
+    """Return a day, or a time of one, as ISO 8601 has it. Raises WrongOption for another text."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=None)
+    except ValueError as error:
+        raise WrongValue(name, "must be a date, as 2020-01-31", value=text) from error
 
 
 class ColumnType(Options):
@@ -68,6 +76,8 @@ class Number(ColumnType):
     def __init__(self, minimum: float, maximum: float, **more: Any) -> None:
         """Take the bounds first. Raises WrongOption."""
         Options.__init__(self, minimum=minimum, maximum=maximum, **more)
+        if not self.minimum < self.maximum:
+            raise WrongValue("maximum", f"must be above the minimum, {self.minimum:g}", value=self.maximum)
 
     def _constraints(self) -> dict[str, Any]:
         return {"minimum": self.minimum, "maximum": self.maximum}
@@ -105,9 +115,12 @@ class Levels(ColumnType):
         "refuse", "What becomes of any other value: refuse it, or give all of them a coordinate."
     )
 
-    def __init__(self, *levels: str | float, **more: Any) -> None:
-        """Take the levels first. Raises WrongOption."""
-        Options.__init__(self, **({"levels": levels} if levels else {}) | more)
+    def __init__(self, *levels: str | float | Sequence[str | float], **more: Any) -> None:
+        """Take the levels first, one by one or in a list. Raises WrongOption."""
+        several = levels[0] if len(levels) == 1 and isinstance(levels[0], list | tuple) else levels
+        Options.__init__(self, **({"levels": several} if levels else {}) | more)
+        if len({str(level) for level in self.levels}) < len(self.levels):
+            raise WrongValue("levels", "must be named once each", value=self.levels)
 
     def _constraints(self) -> dict[str, Any]:
         return {"enum": [str(level) for level in self.levels]}
@@ -131,6 +144,9 @@ class Date(ColumnType):
     def __init__(self, minimum: str | date, maximum: str | date, **more: Any) -> None:
         """Take the earliest and the latest first. Raises WrongOption."""
         Options.__init__(self, minimum=minimum, maximum=maximum, **more)
+        days = {name: _day(name, getattr(self, name)) for name in ("minimum", "maximum")}
+        if not days["minimum"] < days["maximum"]:
+            raise WrongValue("maximum", f"must be after {self.minimum}", value=self.maximum)
 
     def _constraints(self) -> dict[str, Any]:
         return {"minimum": self.minimum, "maximum": self.maximum}
@@ -192,6 +208,15 @@ class Schema(TableRows):
         "column, or {COLUMN: VALUE}.",
     )
     clip: bool = option(False, "Clip values beyond the bounds instead of refusing them, in training and in answers.")
+
+    def __init__(self, **given: Any) -> None:
+        """Take the fields. Raises WrongOption, also for classes that contradict themselves."""
+        super().__init__(**given)
+        if not isinstance(self.classes, Mapping | list | tuple):
+            return
+        names = [str(name) for name in (self.classes.values() if isinstance(self.classes, Mapping) else self.classes)]
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise WrongValue("classes", "must be two at least, each named once", value=self.classes)
 
     @property
     def table(self) -> TableSchema | None:
