@@ -3,7 +3,8 @@
 A kind's own options are its class of options; the map of features and blocks have theirs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,7 +12,7 @@ from dpserve.commands import options
 from dpserve.commands.tables import LOCAL, SCHEMA, FileOptions, schema_alone
 from dpserve.prices import LINEAGE_DELTA, LINEAGE_EPSILON, Price, budget_text
 from dpserve.training.block_choice import Blocks
-from dpserve.training.errors import DataError, SeveralErrors, TrainingError, WrongOption
+from dpserve.training.errors import DataError, SeveralErrors, TrainingError, WrongOption, WrongValue
 from dpserve.training.feature_choice import Features
 from dpserve.training.fit import Request
 from dpserve.training.inputs.blocks import BlockDeclaration
@@ -161,11 +162,13 @@ class NewBundle(FileOptions):
         described: dict[str, ColumnType] = {}
         for text in self.levels:
             name, values = _named_value("levels", text)
-            described[name] = Levels(*values.split(","))
+            with _of_flag("levels", text):
+                described[name] = Levels(*values.split(","))
         for text in self.dates:
             name, values = _named_value("dates", text)
             earliest, _, latest = values.partition(":")
-            described[name] = Date(earliest, latest)
+            with _of_flag("dates", text):
+                described[name] = Date(earliest, latest)
         left_out = {self.label, self.unit, self.id, getattr(self, "block", None), *self.ignore}
         names = [each for each in column_names(self.data, self.encoding, self.sheet) if each not in left_out]
         if unknown := [name for name in described if name not in names]:
@@ -258,6 +261,15 @@ class TrainOptions(Blocks, NewBundle):
 def blocks_of(given: Blocks) -> Blocks:
     """Return the blocks that options declare beside others."""
     return Blocks(**{name: getattr(given, name) for name in Blocks.model_fields})
+
+
+@contextmanager
+def _of_flag(flag: str, text: str) -> Iterator[None]:
+    """Say of the flag what is wrong with a field of the column that it describes, which no flag has."""
+    try:
+        yield
+    except WrongValue as error:
+        raise WrongOption(flag, f"{error.field}: {error.requirement}", value=text) from error
 
 
 def options_of_train() -> set[str]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, InstanceOf
 
-from dpserve.training.errors import WrongOption, WrongValue
+from dpserve.training.errors import DataError, WrongOption, WrongValue
 from dpserve.training.inputs.declared import Bounds, parse_bounds
 from dpserve.training.inputs.reading import TableRows
 from dpserve.training.inputs.schema import TableSchema, parse_schema, read_schema
@@ -243,5 +243,8 @@ def numbers_beside(
     """
     numbers = [name for name in names if name not in described]
     lower, upper = parse_bounds(bounds, numbers) if numbers else ((), ())
+    for name, low, high in zip(numbers, lower, upper, strict=True):
+        if not low < high:
+            raise DataError(f"the bounds of feature {name!r} must be finite and in order, not {low:g}:{high:g}")
     of_numbers = {name: Number(low, high) for name, low, high in zip(numbers, lower, upper, strict=True)}
     return {name: described.get(name) or of_numbers[name] for name in names}
