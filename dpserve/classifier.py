@@ -46,7 +46,7 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger.purchases import buy, check_purchases, picorho_charged
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import Message, named, spelled
+from dpserve.accounting.messages import Message, spelled
 from dpserve.accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, counting, shares
@@ -65,6 +65,7 @@ from dpserve.labels import classes_of, label_beside, own_values, schema_with_lab
 from dpserve.lineages import Lineage
 from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.prices import one_alone
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.bundles.sealing import EVALUATION_FILE, write_folder
@@ -1023,8 +1024,7 @@ def _price(epsilon: Any, delta: Any) -> int | None:
     if epsilon is None and delta is None:
         return None
     if epsilon is None or delta is None:
-        name, other = ("delta", "epsilon") if delta is None else ("epsilon", "delta")
-        raise WrongOption(name, Message("is needed beside {}", named(other)))
+        raise one_alone(delta)
     return _picorho(epsilon, delta)
 
 

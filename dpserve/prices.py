@@ -27,12 +27,17 @@ class Price(Options):
         if self.epsilon is None and self.delta is None:
             return None
         if self.epsilon is None or self.delta is None:
-            name, other = ("delta", "epsilon") if self.delta is None else ("epsilon", "delta")
-            raise WrongOption(name, Message("is needed beside {}", named(other)))
+            raise one_alone(self.delta)
         if not 0 < self.delta < 1:
             raise WrongValue("delta", "must lie between 0 and 1", value=self.delta)
         epsilon, delta = self.epsilon, self.delta
         return _price("epsilon", epsilon, lambda: picorho_for(epsilon, delta))
+
+
+def one_alone(delta: object) -> WrongOption:
+    """Return the refusal of an epsilon without a delta, or of a delta without an epsilon. delta: None for the first."""
+    name, other = ("delta", "epsilon") if delta is None else ("epsilon", "delta")
+    return WrongOption(name, Message("is needed beside {}", named(other)))
 
 
 def _price(name: str, given: float, whole: Callable[[], int]) -> int:

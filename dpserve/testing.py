@@ -9,7 +9,7 @@ def test_the_kind():
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from dpserve.train_options import options_of_train
 from dpserve.training.errors import BundleError, MissingExtra
 from dpserve.training.export.files import FORMS, exported
 from dpserve.training.features.maps import Bins, Quantiles
+from dpserve.training.fit import Unwatched
 from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.kind import Job, Kind, problems_of
@@ -141,7 +142,7 @@ class _Trained:
             feature_map=features.feature_map,
             out=out,
             state=self.folder / "state",
-            progress=_Silent(),
+            progress=Unwatched(),
             price=self.price if left is None else left,
             n=_RECORDS,
             before=features.releases,
@@ -151,18 +152,6 @@ class _Trained:
             model = self.kind.load(out, None)
         _require(model.certificate == certificate, "the certificate that is loaded is another than `train` returned")
         return model
-
-
-class _Silent:
-    """Shows nobody how far a training is."""
-
-    def minimising(self, goal: float, /) -> Any:
-        del goal
-        return nullcontext(lambda _: None)
-
-    def steps_with_progress(self, steps: int, what: str = "", /) -> Any:
-        del steps, what
-        return nullcontext(lambda _: None)
 
 
 def _check_certificate(kind: Kind, certificate: Any) -> None:

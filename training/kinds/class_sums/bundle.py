@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from dpserve.training.bundles.sealing import load_sealed
 from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
 from dpserve.training.kinds.class_sums.model import ClassSums
 from dpserve.training.kinds.class_sums.steps import DESCENT
+from dpserve.training.pay_once.bundle import save_model, tensors_of
 from dpserve.training.pay_once.calibration import calibration_in
-from dpserve.training.pay_once.canaries import tensor_shapes
 from dpserve.training.pay_once.certificate import check_on_grid
 
 
@@ -16,9 +16,7 @@ def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     own = {"centre": model.centre, "sums": model.sums, "calibration": model.calibration.numbers}
     if model.stepped is not None:
         own["stepped"] = model.stepped
-    if model.canaries is not None:
-        own |= model.canaries.tensors()
-    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
+    return save_model(folder, model.certificate, own, model.tensors, model.canaries)
 
 
 def load_class_sums(
@@ -34,9 +32,7 @@ def load_class_sums(
     }
     if certificate.release_of(DESCENT):
         shapes["stepped"] = (classes, dimension)
-    shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
-    public = certificate.feature_map.public_tensors()
-    released = checked_tensors(tensors, shapes, public)
+    released, public = tensors_of(certificate, tensors, shapes)
     for name, vector in certificate.mechanisms().items():
         check_on_grid(name, released[name], vector.step)
     return ClassSums(

@@ -19,8 +19,8 @@ to the logits are among the calibration's.
 """
 
 import functools
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -95,10 +95,6 @@ class ClassSums:
         logits = self.calibration(both[:, :classes])
         noise = self.calibration.scale * self._noise[None, :]
         return softmax(logits), AnswerNoise(GAUSSIAN, noise, logits=self.calibration(both[:, classes:]))
-
-    def certified(self) -> Self:
-        """Return it with what its canaries show, if it has any. Raises ClaimRefuted where they refute the claim."""
-        return replace(self, certificate=self.certificate.with_canaries(self.canaries))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C), before calibration."""

@@ -1,8 +1,8 @@
-"""A model trained by DP-SGD as a service sees it, and its bundle. Serving it needs NumPy alone."""
+"""A model trained by DP-SGD as a service sees it. Serving it needs NumPy alone."""
 
 import functools
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,10 +35,6 @@ class DpSgdModel:
     tensors: dict[str, Floats]
     arithmetic: Arithmetic = NUMPY
     canaries: CanaryRun | None = None
-
-    def certified(self) -> Self:
-        """Return it with what its canaries show, if it has any. Raises ClaimRefuted where they refute the claim."""
-        return replace(self, certificate=self.certificate.with_canaries(self.canaries))
 
     def probabilities(self, X: Floats) -> Floats:
         """See `dpserve.training.pay_once.model.ReleasedModel`."""

@@ -1,6 +1,6 @@
 """Training by DP-SGD on private records."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -140,4 +140,5 @@ def train_dpsgd(
     model = DpSgdModel(certificate, np.empty(0), centre, tensors)
     begun = steps.Training(records, model, directions, coins, progress)
     check_shards(begun.mapped)
-    return chain.run(certificate.STEPS, begun, certificate, randomness).model.certified()
+    model = chain.run(certificate.STEPS, begun, certificate, randomness).model
+    return replace(model, certificate=model.certificate.with_canaries(model.canaries))

@@ -1,8 +1,8 @@
 """Released weights as a service sees them: W + N(0, sigma^2 I), drawn once; every answer is computed from them."""
 
 import functools
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -70,7 +70,3 @@ class ReleasedWeights:
         """
         spread: Floats = self.calibration.scale * self.certificate.noise * norms(phi)
         return spread
-
-    def certified(self) -> Self:
-        """Return it with what its canaries show, if it has any. Raises ClaimRefuted where they refute the claim."""
-        return replace(self, certificate=self.certificate.with_canaries(self.canaries))

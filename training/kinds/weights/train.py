@@ -1,5 +1,7 @@
 """The release of a certified head's weights."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
@@ -63,4 +65,5 @@ def release_weights(
     )
     model = ReleasedWeights(certificate, np.empty((classes, 0)), head.tensors, Calibration.none(classes))
     begun = Training(head, model, records, coins)
-    return chain.run(certificate.STEPS, begun, certificate, randomness).model.certified()
+    model = chain.run(certificate.STEPS, begun, certificate, randomness).model
+    return replace(model, certificate=model.certificate.with_canaries(model.canaries))
