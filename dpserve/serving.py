@@ -1,7 +1,6 @@
 """The service that comes of its settings, in one process or several: `dpserve serve`."""
 
 import asyncio
-import hashlib
 import os
 import resource
 import signal
@@ -40,7 +39,6 @@ from dpserve.mechanisms.registry import DEFAULT, default_price, priced
 from dpserve.orphans import end_with_parent
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
-from dpserve.service.admin.verdicts import FOLDER
 from dpserve.service.errors import CannotServe
 from dpserve.service.http.app import HttpOptions, create_app
 from dpserve.service.http.authentication import Authentication
@@ -62,7 +60,6 @@ from dpserve.service.telemetry import logs
 from dpserve.service.telemetry.logs import RequestLog
 from dpserve.service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from dpserve.service.telemetry.tracing import RequestSpans, configured_tracing
-from dpserve.service.telemetry.usage import Usage
 from dpserve.settings import ServeSettings
 from dpserve.training.errors import TrainingError, extra
 from dpserve.training.exact.questions import MeteredModel
@@ -174,7 +171,7 @@ class ConfiguredService:
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, loaded)))
         metrics, counts, application = self._application(folder, loaded, prepared)
         if admin is not None:
-            own = replace(admin, usage=self._usage(), folders=self._folders())
+            own = replace(admin, folders=self._folders())
             log = _request_log(self.settings)
             port = admin_port(own, models, ledger, metrics, counts, tls=self.server.tls, log=log)
             opened.enter_context(portal.wrap_async_context_manager(port))
@@ -188,10 +185,9 @@ class ConfiguredService:
         self, folder: Path, loaded: Mapping[str, Model], prepared: Prepared
     ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
         """Return where the owner's port counts, what to read all counts from, and what makes an application."""
-        usage = self._usage()
-        metrics = Metrics(usage)
+        metrics = Metrics()
         if self.server.workers == 1:
-            application = Application(self._opened(metrics, usage, loaded))
+            application = Application(self._opened(metrics, loaded))
             return metrics, lambda: [metrics.registry], lambda: application
         os.environ[MULTIPROCESS_FOLDER] = str(folder)
         return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, prepared)
@@ -315,15 +311,12 @@ class ConfiguredService:
         return model_purchase(model.certificate, budget=self._budget(model), per_answer=per_answer)
 
     @asynccontextmanager
-    async def _opened(
-        self, metrics: Metrics, usage: Usage, served: Mapping[str, Model] | Prepared
-    ) -> AsyncIterator[ASGIApp]:
+    async def _opened(self, metrics: Metrics, served: Mapping[str, Model] | Prepared) -> AsyncIterator[ASGIApp]:
         """Give the application of one process. served: the models by name, or which to load."""
         http = await _http_options(self.settings)
         bodies = Bodies(http.seconds_for_body)
         async with (
             aclosing(http),
-            usage.written(),
             self.open_ledger() as ledger,
             self._models(ledger, served, answering=True) as models,
             metrics.sampled(lambda: models.waiting_rows),
@@ -357,19 +350,13 @@ class ConfiguredService:
         logs.configure(self.settings.log_format)
         logs.name_worker()
         end_with_parent()
-        usage = self._usage()
-        return Application(self._opened(Metrics(usage), usage, prepared))
+        return Application(self._opened(Metrics(), prepared))
 
     def _folders(self) -> dict[str, Path]:
         """Return the folders that the service must be able to write to: its journals, and an embedded ledger."""
         place = options.ledger_location(self.settings.ledger)
         journals = {} if self.settings.rehearsal else {"journals": options.journals_folder()}
         return journals if "://" in place else journals | {"ledger": Path(place)}
-
-    def _usage(self) -> Usage:
-        """Return what counts the rows that clients are answered: in a file for each ledger."""
-        ledger = hashlib.sha256((self.settings.ledger or "").encode()).hexdigest()[:16]
-        return Usage(options.state_folder() / "usage" / f"{ledger}.sqlite")
 
     def _load(self, bundle: Path) -> Model:
         """Return a bundle's model."""
@@ -456,7 +443,6 @@ def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
     return AdminPort(
         _listening(settings, service_port),
         key_digest(key),
-        folder / FOLDER,
         metrics_digest=None if metrics is None else key_digest(metrics),
     )
 

@@ -140,7 +140,7 @@ def attack(
             raise WrongOption("predict_url", "takes the place of TARGET")
         alone = (*BundleOptions.model_fields, *ShadowOptions.model_fields, "copies", "journal", "rows_of_each")
         refuse(context, "with --predict-url", *alone)
-        report.show(foreign.measure(of, key_file or [], confidence=confidence, seed=seed), "attack")
+        report.show(foreign.measure(of, key_file or [], confidence=confidence, seed=seed))
     if target is None:
         raise ValueError("name a service's address or a bundle's folder, or another server with --predict-url")
     refuse(context, "without --predict-url", *PredictUrlOptions.model_fields)
@@ -182,7 +182,7 @@ def attack(
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    report.show(presentation.attack_report(outcome), "attack")
+    report.show(presentation.attack_report(outcome))
 
 
 def _say_budget(errors: Console, budget: Mapping[str, Any], *, chosen: bool) -> None:

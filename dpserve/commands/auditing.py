@@ -106,7 +106,7 @@ def mechanism(
         {"classes": classes, "price": price, "trials": trials, "seed": seed},
         "The two worlds' logits are exactly as far apart as the sensitivity allows.",
     )
-    report.show(shown, "audit-mechanism")
+    report.show(shown)
 
 
 class ModelsToTrain(Options):
@@ -186,7 +186,7 @@ def service(
         stored(kept.resume) as store,
     ):
         shown = report_on_pair(pair, trials, seed, rng, store, delta=delta, sure=sure)
-    report.show(shown, "audit-service")
+    report.show(shown)
 
 
 def report_on_pair(
@@ -238,7 +238,7 @@ def release(
     from dpserve.training.kinds.loading import load_model
 
     finding = audit_release(load_model(bundle), [load_model(folder) for folder in other])
-    report.show(presentation.release_report(finding), "audit-release")
+    report.show(presentation.release_report(finding))
 
 
 @app.command("canaries")
@@ -306,4 +306,4 @@ def sampler(
 
     with shares("auditing the sampler") as progress:
         outcome = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
-    report.show(presentation.sampler_report(outcome), "audit-sampler")
+    report.show(presentation.sampler_report(outcome))

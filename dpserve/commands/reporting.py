@@ -1,12 +1,9 @@
 """Code that attacks and audits share: options, showing and keeping reports, finished pieces, and checks."""
 
-import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -15,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import typer
 
 from dpserve.accounting import domains
-from dpserve.commands import options
 from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
@@ -68,17 +64,12 @@ class ReportOptions(Options):
             reports.check_files(options.html, options.png)
         return options
 
-    def show(self, report: "Report", name: str | None = None) -> NoReturn:
-        """Show the report, write its files and exit with its status.
-
-        name: under which a report that is printed as JSON is also kept for the owner's page; None for not at all.
-        """
+    def show(self, report: "Report") -> NoReturn:
+        """Show the report, write its files and exit with its status."""
         from dpserve.audit import reports
 
         reports.write(report, html_file=self.html, png_file=self.png)
         self.print_report(report)
-        if self.as_json and name is not None:
-            _keep_verdict(name, report)
         sys.exit(report.exit_status)
 
     def print_report(self, report: "Report") -> None:
@@ -139,17 +130,3 @@ def _print(report: "Report", *, as_json: bool) -> None:
             typer.echo(reports.as_json(report))
         else:
             reports.print_text(report, Unexcused())
-
-
-def _keep_verdict(name: str, report: "Report") -> None:
-    """Keep the report as the newest of its command, `attack` or `audit-...`. Say on stderr what keeps it from that."""
-    from dpserve.audit import reports
-    from dpserve.service.admin import verdicts
-
-    drawn = report.pictures if find_spec("matplotlib") is not None else ()
-    pictures = [(shown.title, shown.caption, shown.png) for shown in drawn]
-    folder = options.state_folder() / verdicts.FOLDER
-    try:
-        verdicts.keep(folder, name, json.loads(reports.as_json(report)), pictures, time=time.time())
-    except OSError as error:
-        typer.echo(f"dpserve: the verdict is not kept for the owner's page: {error}", err=True)

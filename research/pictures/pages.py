@@ -44,7 +44,6 @@ def draw_pages(client_page: Path, owner_page: Path) -> None:
                 address, key = _owner(service)
                 with _opened(browser, address, key) as page:
                     page.locator("#clients-body tbody tr").nth(len(CLIENTS) - 1).wait_for()
-                    page.locator("#throughput").wait_for()
                     page.screenshot(path=owner_page, full_page=True, clip=_top(page, "#clients-body"))
 
 

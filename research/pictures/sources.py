@@ -15,7 +15,7 @@ FOLDER = ROOT / "docs" / "images"
 DIGESTS = FOLDER / "sources.json"
 
 _PAGES = ("research/pictures/pages.py", "service/page/static/*.css", "service/page/static/*.js")
-_CLIENT, _OWNER = ("account", "client"), ("acts", "owner", "verdicts")
+_CLIENT, _OWNER = ("account", "client"), ("acts", "owner")
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,8 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import AccountReport, Amount, account_report, amount_of
-from dpserve.service.admin import verdicts
 from dpserve.service.admin.acts import add_acts
-from dpserve.service.admin.spending import Spending
+from dpserve.service.admin.charged_models import ReadReceipts
 from dpserve.service.http.accounts import AfterReceipt, Count, paged, receipt_out
 from dpserve.service.http.app import add_problem_handlers
 from dpserve.service.http.authentication import authorization_of, bearer
@@ -52,8 +51,6 @@ from dpserve.service.predictor import Standing
 from dpserve.service.telemetry.exposition import CONTENT_TYPE, exposition
 from dpserve.service.telemetry.logs import RequestLog
 from dpserve.service.telemetry.metrics import Metrics
-from dpserve.service.telemetry.throughput import COUNTED, Throughput
-from dpserve.service.telemetry.usage import Answered, Usage
 from dpserve.service.tls import Tls
 
 _MAX_CONNECTIONS = 256
@@ -113,17 +110,10 @@ class StandingOut(BaseModel):
     answers_left: int | None
 
 
-class AnswersOut(BaseModel):
-    """Rows that were answered to a client, on this machine: in the last 24 hours, and in the last 30 days."""
-
-    day: int
-    month: int
-
-
 class ClientOut(AccountOut):
     """One client's account. display: how the owner calls it. group: what it belongs to. Both may be empty.
 
-    models: its share in each model of the lineage that is served. answers: null where nothing counts them.
+    models: its share in each model of the lineage that is served.
     """
 
     client: str
@@ -132,7 +122,6 @@ class ClientOut(AccountOut):
     revoked: bool
     keys: list[KeyOut]
     models: list[StandingOut]
-    answers: AnswersOut | None
 
 
 class ClientsOut(BaseModel):
@@ -152,20 +141,6 @@ class GroupOut(AccountOut):
     group: str
     display: str
     members: int
-
-
-class SpendingOut(BaseModel):
-    """Spending over time, also of the clients who spent the most. Each point: seconds since the epoch, and amount.
-
-    Amounts are in what the account counts: the lineage's `currency`, and a client's of `currencies`. complete: whether
-    all receipts were read; if not, ask again.
-    """
-
-    complete: bool
-    currency: Literal["rho", "epsilon"]
-    currencies: dict[str, Literal["rho", "epsilon"]]
-    lineage: list[tuple[float, float]]
-    clients: dict[str, list[tuple[float, float]]]
 
 
 class ChargedModelOut(BaseModel):
@@ -213,19 +188,10 @@ class AdminPort:
 
     listening: socket.socket
     digest: bytes
-    verdicts: Path
-    """The folder where verdicts are kept."""
     metrics_digest: bytes | None = None
     """`key_digest` of a key that is good for /metrics alone, where there is one."""
-    usage: Usage | None = None
-    """Counts what each client was answered, if anything does."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """Where the service writes, by what it is: the room that is left there is exported."""
-
-    def convicted(self) -> list[tuple[str, bool]]:
-        """Return of each verdict its name and whether it convicts."""
-        newest = verdicts.newest(self.verdicts)
-        return sorted((verdict["name"], verdict["report"]["convicted"]) for verdict in newest)
 
 
 Counts = Callable[[], Sequence[CollectorRegistry]]
@@ -246,7 +212,6 @@ async def admin_port(
 
     counts: what the service counted. log: writes a line for each request.
     """
-    throughput = Throughput(counts)
     app = FastAPI(
         title="dpserve admin",
         version=version("dpserve"),
@@ -262,9 +227,9 @@ async def admin_port(
 
     owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(admin.digest))]
     _add_account_routes(app, models, ledger, owner)
-    _add_client_routes(app, models, ledger, admin.usage, owner)
+    _add_client_routes(app, models, ledger, owner)
     add_acts(app, ledger, partial(_price, models), owner)
-    _add_watching_routes(app, admin, models, throughput, owner)
+    _add_watching_routes(app, models, owner)
     _add_metrics(app, admin, models, ledger, counts)
     add_page(app, "owner")
     add_problem_handlers(app)
@@ -283,15 +248,12 @@ async def admin_port(
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[admin.listening]))
-    watching = asyncio.create_task(throughput.watch())
     try:
         yield
     finally:
         server.should_exit = True
-        watching.cancel()
-        for task in (serving, watching):
-            with suppress(asyncio.CancelledError):
-                await task
+        with suppress(asyncio.CancelledError):
+            await serving
 
 
 def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
@@ -347,13 +309,12 @@ def _spent_share(account: ClientAccount) -> tuple[float, str]:
     return -account.spent / max(account.budget.limit, 1), account.client
 
 
-def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, usage: Usage | None, owner: list[Any]) -> None:
+def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
     Lineage = Annotated[str, Depends(_open_lineage(ledger))]
 
-    async def client_out(client: ClientAccount, answered: Mapping[str, Answered] | None) -> ClientOut:
+    async def client_out(client: ClientAccount) -> ClientOut:
         standings = [await predictor.standing(client) for predictor in models.of_lineage(client.lineage)]
         holds = any(each.paid for each in standings)
-        asked = None if answered is None else answered.get(client.client, Answered())
         return ClientOut(
             client=client.client,
             display=client.display,
@@ -361,7 +322,6 @@ def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, usage: Usag
             revoked=client.revoked,
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in client.api_keys],
             models=[_standing_out(client.budget, each) for each in standings],
-            answers=None if asked is None else AnswersOut(day=asked.day, month=asked.month),
             **_account_out(models, client, unlimited=holds),
         )
 
@@ -385,9 +345,8 @@ def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, usage: Usag
             # Whoever is gone meanwhile had a place by its name alone.
             listed = [each for each in listed if each.client > after] if place is None else listed[place + 1 :]
         page, next_after = paged(listed, count, _name_of)
-        answered = None if usage is None else await usage.of_lineage(lineage)
         return ClientsOut(
-            clients=list(await asyncio.gather(*(client_out(each, answered) for each in page))),
+            clients=list(await asyncio.gather(*(client_out(account) for account in page))),
             next_after=next_after,
             total=total,
         )
@@ -446,51 +405,34 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
             listed.append({name: value for name, value in fields.items() if value is not msgspec.UNSET})
         return Json({"receipts": listed, "next_after": next_after})
 
-    read: defaultdict[str, Spending] = defaultdict(Spending)
+    read: defaultdict[str, ReadReceipts] = defaultdict(ReadReceipts)
     reading = asyncio.Lock()
 
-    def listed_models(lineage: str, course: Spending) -> list[ChargedModelOut]:
-        currency = course.models.currency
+    def listed_models(lineage: str, receipts: ReadReceipts) -> list[ChargedModelOut]:
+        currency = receipts.models.currency
         names = models.names_by_id(lineage)
         return [
             ChargedModelOut(**asdict(each) | {"name": names.get(each.model), "spent": currency.value(each.spent)})
-            for each in course.models.listed
+            for each in receipts.models.listed
         ]
-
-    @app.get("/api/lineages/{lineage}/spending", summary="See who spent what over time", dependencies=owner)
-    async def spending(
-        lineage: Lineage,
-        count: Annotated[int, Query(ge=0, le=100, description="Of so many clients at most.")] = 8,
-    ) -> SpendingOut:
-        course = read[lineage]
-        async with reading:
-            complete = await course.read_on(ledger, lineage)
-        most = sorted(course.clients, key=lambda client: (-course.clients[client].total, client))[:count]
-        return SpendingOut(
-            complete=complete,
-            currency=course.lineage.currency.name,
-            currencies={client: course.clients[client].currency.name for client in most},
-            lineage=course.lineage.listed,
-            clients={client: course.clients[client].listed for client in most},
-        )
 
     @app.get("/api/lineages/{lineage}/models", summary="List the models that a lineage paid for", dependencies=owner)
     async def charged(lineage: Lineage) -> ChargedModelsOut:
-        course = read[lineage]
+        receipts = read[lineage]
         async with reading:
-            complete = await course.read_on(ledger, lineage)
-        listed = listed_models(lineage, course)
-        return ChargedModelsOut(complete=complete, currency=course.models.currency.name, models=listed)
+            complete = await receipts.read_on(ledger, lineage)
+        listed = listed_models(lineage, receipts)
+        return ChargedModelsOut(complete=complete, currency=receipts.models.currency.name, models=listed)
 
     @app.get("/api/lineages/{lineage}/blocks", summary="List a lineage's blocks with their budgets", dependencies=owner)
     async def blocks(lineage: Lineage) -> BlocksOut:
         accounts = await ledger.blocks(lineage)
         if not accounts:
             return BlocksOut(complete=True, blocks=[])
-        course = read[lineage]
+        receipts = read[lineage]
         async with reading:
-            complete = await course.read_on(ledger, lineage)
-        listed = listed_models(lineage, course)
+            complete = await receipts.read_on(ledger, lineage)
+        listed = listed_models(lineage, receipts)
         return BlocksOut(
             complete=complete,
             blocks=[
@@ -502,32 +444,10 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         )
 
 
-def _add_watching_routes(
-    app: FastAPI, admin: AdminPort, models: Models, throughput: Throughput, owner: list[Any]
-) -> None:
+def _add_watching_routes(app: FastAPI, models: Models, owner: list[Any]) -> None:
     @app.get("/api/models", summary="Read the models' certificates and how they are served", dependencies=owner)
     async def served() -> dict[str, list[dict[str, Any]]]:
-        counted = await asyncio.to_thread(throughput.by_model)
-        nothing = dict.fromkeys(COUNTED, 0.0)
-        return {
-            "models": [
-                each.model()
-                | {
-                    "lineage": each.lineage,
-                    "statistics": counted.get(each.name, nothing),
-                }
-                for each in models
-            ]
-        }
-
-    # In a thread: these read files.
-    @app.get("/api/verdicts", summary="Read the newest verdict of each attack and audit", dependencies=owner)
-    def newest_verdicts() -> dict[str, Any]:
-        return {"verdicts": verdicts.newest(admin.verdicts)}
-
-    @app.get("/api/throughput", summary="See what was answered in each of the last seconds", dependencies=owner)
-    async def seconds() -> dict[str, Any]:
-        return throughput.report()
+        return {"models": [model.model() | {"lineage": model.lineage} for model in models]}
 
     @app.get("/livez", summary="Whether the process answers")
     async def livez() -> dict[str, str]:
@@ -546,6 +466,5 @@ def _add_metrics(app: FastAPI, admin: AdminPort, models: Models, ledger: Ledger,
 
     @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=readers, response_class=Response)
     async def metrics() -> Response:
-        convicted = await asyncio.to_thread(admin.convicted)
-        text = await exposition(models, ledger, counts, convicted, admin.folders)
+        text = await exposition(models, ledger, counts, admin.folders)
         return Response(text, headers={"Content-Type": CONTENT_TYPE})

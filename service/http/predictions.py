@@ -161,8 +161,7 @@ async def answer(
     except (ClientRevoked, KeyExpired):
         predictor.forget(caller)
         raise
-    payer = predictor.certificate.lineage, caller.client
-    metrics.answered(predictor.name, len(prediction.values), prediction.charged_rows, payer)
+    metrics.answered(predictor.name, len(prediction.values), prediction.charged_rows)
     traced = timeline.get()
     if traced is None:
         return codec.encode(predictor, header, request, prediction)

@@ -36,9 +36,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; "
 )
-_OF_PAGES = (  # blob: is the pictures of verdicts, which the owner's page has with the rest of what it asked for
-    "style-src 'self'; img-src 'self' blob:; require-trusted-types-for 'script'; trusted-types 'none'"
-)
+_OF_PAGES = "style-src 'self'; img-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
 _OF_SWAGGER = "style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 _SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css")
 """Those files of the package `fastapi-offline` that are served."""

@@ -29,13 +29,11 @@ async def exposition(
     models: Models,
     ledger: Ledger,
     counts: Callable[[], Sequence[CollectorRegistry]],
-    convicted: Sequence[tuple[str, bool]],
     folders: Mapping[str, Path] = MappingProxyType({}),
 ) -> bytes:
     """Return the text that Prometheus reads.
 
-    counts: what to read, in a thread. convicted: of each verdict its name, and whether it convicts. folders:
-    where the service writes, by what it is.
+    counts: what to read, in a thread. folders: where the service writes, by what it is.
     """
     lineages = sorted({each.lineage for each in models})
     try:
@@ -47,7 +45,7 @@ async def exposition(
         accounts, kept = None, []
     kept += await _promotion_metrics(ledger)
     rooms = _folder_metrics(await asyncio.to_thread(_rooms, folders))
-    now = _Now([_service_metrics(models), *_account_metrics(accounts), *kept, *rooms, _verdict_metrics(convicted)])
+    now = _Now([_service_metrics(models), *_account_metrics(accounts), *kept, *rooms])
     return b"".join([*await asyncio.to_thread(_read, counts), generate_latest(now)])
 
 
@@ -161,8 +159,3 @@ def _folder_metrics(rooms: Mapping[str, tuple[int, int]]) -> list[Metric]:
         _gauge("dpserve_folder_free_bytes", "Room left where the service writes, by folder.", ("folder",), free),
         _gauge("dpserve_folder_size_bytes", "Size of that file system.", ("folder",), whole),
     ]
-
-
-def _verdict_metrics(convicted: Sequence[tuple[str, bool]]) -> Metric:
-    text = "1 if the newest verdict of an attack or audit convicts."
-    return _gauge("dpserve_audit_convicted", text, ("verdict",), [((name,), convicts) for name, convicts in convicted])

@@ -19,7 +19,6 @@ from starlette.types import Message, Scope
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from dpserve.service.telemetry.usage import Usage
 
 MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Set for the workers of a service that has several: prometheus_client looks at it when it is imported."""
@@ -58,11 +57,10 @@ class InFlight:
 class Metrics:
     """The counters of one process."""
 
-    def __init__(self, usage: "Usage | None" = None) -> None:
-        """Make counters that nothing has been counted in. usage: counts apart what each client was answered."""
+    def __init__(self) -> None:
+        """Make counters that nothing has been counted in."""
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
-        self._usage = usage
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "dpserve_requests",
@@ -142,13 +140,8 @@ class Metrics:
             self.registry.unregister(under_way)
             self.registry.unregister(rows)
 
-    def answered(self, model: str, rows: int, charged: int, payer: tuple[str, str] | None = None) -> None:
-        """Count the rows of one answered request: those that were charged, and the others, which cost nothing.
-
-        payer: the lineage and the client, for the owner's page alone.
-        """
-        if payer is not None and self._usage is not None:
-            self._usage.count(*payer, rows)
+    def answered(self, model: str, rows: int, charged: int) -> None:
+        """Count the rows of one answered request: those that were charged, and the others, which cost nothing."""
         counted = self._by_model.get(model)
         if counted is None:
             counted = self.rows.labels(model, "charged"), self.rows.labels(model, "free")

@@ -28,7 +28,6 @@ WELL = {
     'dpserve_lineage_spent{lineage="people",currency="rho"}': "0.1+0.000001x{n}",
     'dpserve_lineage_limit{lineage="people",currency="rho"}': "1+0x{n}",
     'dpserve_refusals_total{model="m",type="ledger-unavailable"}': "0+0x{n}",
-    'dpserve_audit_convicted{verdict="attack"}': "0+0x{n}",
     QUESTIONS % 200: "0+6000x{n}",
     QUESTIONS % 503: "0+0x{n}",
     'dpserve_waiting_rows{model="m"}': "10+0x{n}",
@@ -59,7 +58,6 @@ LINEAGE = 'dpserve_lineage_spent{lineage="people",currency="rho"}'
 ILL = {
     "DpserveBudgetNearlyGone": {LINEAGE: "0.95+0x{n}"},
     "DpserveLedgerRefused": {"dpserve_ledger_up": "0+0x{n}"},
-    "DpserveAuditConviction": {'dpserve_audit_convicted{verdict="attack"}': "1+0x{n}"},
     "DpserveDown": {'up{job="dpserve-admin"}': "0+0x{n}"},
     "DpserveQueueLong": {'dpserve_waiting_rows{model="m"}': "20000+0x{n}"},
     "DpserveBudgetGoneSoon": {LINEAGE: "0.1+0.0001x{n}"},

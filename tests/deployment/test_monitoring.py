@@ -2,13 +2,10 @@
 
 import json
 import re
-import subprocess
-from pathlib import Path
 
 import promql_parser
 import pytest
 
-from dpserve.service.admin.verdicts import keep, newest
 from dpserve.settings import ServeSettings
 from tests.docs.test_shown_commands import parsed
 from tests.owners_commands import ledger_commands
@@ -204,19 +201,6 @@ def test_questions_are_counted_at_every_route_where_they_are_asked(rendered):
             each for each in {*asked, *others} if re.fullmatch(value if operator == "=~" else re.escape(value), each)
         }
         assert chosen == set(asked)
-
-
-def test_a_verdict_from_elsewhere_gets_into_a_pod_as_the_page_says(tmp_path):
-    keep(tmp_path / "elsewhere" / "verdicts", "audit-service", {"convicted": True}, [], time=1.0)
-    page = (ROOT / "docs" / "deploying.md").read_text()
-    (inside, verdict) = re.search(r"kubectl exec -i \S+ -- (sh -c '[^']*') \\?\n? *< (\S+)", page).groups()
-    state = tmp_path / "state"
-    state.mkdir()
-    with (tmp_path / "elsewhere" / "verdicts" / Path(verdict).name).open() as file:
-        subprocess.run(["bash", "-ec", inside], cwd=state, stdin=file, check=True, timeout=60)
-    (found,) = newest(state / "verdicts")
-    assert found["report"]["convicted"]
-    assert (state / "verdicts").stat().st_mode & 0o077 == 0
 
 
 def test_the_dashboard_is_one_that_grafana_reads():

@@ -8,7 +8,6 @@ from dpserve.audit import reports
 from dpserve.audit.reports import Report
 from dpserve.commands.console import picture
 from dpserve.commands.files import whole_file
-from dpserve.service.admin import verdicts
 from dpserve.service.admin.keys import admin_key
 from dpserve.training.bundles.sealing import write_folder
 from dpserve.training.errors import BundleError
@@ -70,10 +69,9 @@ def reported():
     [
         admin_key,
         draw,
-        lambda folder: verdicts.keep(folder, "attack", {"finding": "x" * 100}, [], time=0.0),
         lambda folder: reports.write(reported(), html_file=folder / "x.html"),
     ],
-    ids=["the admin key", "a plot", "a verdict", "a report"],
+    ids=["the admin key", "a plot", "a report"],
 )
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, write):
     with limited_to(10), pytest.raises(OSError) as refused:  # noqa: PT011

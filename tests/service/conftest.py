@@ -28,7 +28,6 @@ from dpserve.service.models import Models
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Predictor
 from dpserve.service.telemetry.metrics import Metrics
-from dpserve.service.telemetry.usage import Usage
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.bundle import CertifiedHead
@@ -84,7 +83,6 @@ class RunningService:
     models: Models
     loop: asyncio.AbstractEventLoop
     metrics: Metrics
-    usage: Usage
     clients: list[httpx.Client] = field(default_factory=list)
 
     def counts(self):
@@ -182,11 +180,10 @@ class Starter:
             predictor = make(ledger)
             if before is not None:
                 await before(ledger)
-            usage = Usage(self._folder / "usage.sqlite")
-            metrics = Metrics(usage)
+            metrics = Metrics()
             models = Models([predictor, *(more(ledger) if more else ())], default=predictor.certificate.name)
             url = url_of(listening)
-            started.append(RunningService(url, ledger, predictor, models, asyncio.get_running_loop(), metrics, usage))
+            started.append(RunningService(url, ledger, predictor, models, asyncio.get_running_loop(), metrics))
             ready.set()
             async with metrics.sampled(lambda: models.waiting_rows):
                 yield create_app(models, ledger, largest_body=lambda _: LARGEST_BODY, metrics=metrics, options=options)
@@ -248,15 +245,13 @@ def service(start, head) -> RunningService:
 
 
 @pytest.fixture
-def owner(service, tmp_path):
+def owner(service):
     """An HTTP client of the owner's port, with its key."""
     listening = bind()
     admin = AdminPort(
         listening,
         key_digest(KEY),
-        tmp_path / "verdicts",
         key_digest(METRICS_KEY),
-        service.usage,
     )
     opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())

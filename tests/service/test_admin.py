@@ -1,12 +1,10 @@
 """The owner's port: over real HTTP, beside a real service, opened by its key alone."""
 
-import base64
 import time
 
 import pytest
 
 from dpserve.accounting.ledger import key_digest
-from dpserve.service.admin import verdicts
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.listener import bind, url_of
 
@@ -22,8 +20,6 @@ from .test_http import PRICE, ROW, problem
         "/api/lineages/colours-lineage/receipts",
         "/api/lineages/colours-lineage/models",
         "/api/models",
-        "/api/verdicts",
-        "/api/throughput",
         "/metrics",
     ],
 )
@@ -43,15 +39,15 @@ def test_two_credentials_are_refused(owner):
 def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
     owner.headers["Authorization"] = f"Bearer {METRICS_KEY}"
     assert "dpserve_requests" in owner.get("/metrics").text
-    for path in ("/api/lineages", "/api/lineages/colours-lineage/clients", "/api/models", "/api/verdicts"):
+    for path in ("/api/lineages", "/api/lineages/colours-lineage/clients", "/api/models"):
         problem(owner.get(path), 401, "unauthenticated")
     problem(service.http(METRICS_KEY).get("/budget"), 401, "unauthenticated")
 
 
-def test_the_empty_key_is_nobodys_even_where_it_was_configured(service, tmp_path):
+def test_the_empty_key_is_nobodys_even_where_it_was_configured(service):
     listening = bind()
     opened = admin_port(
-        AdminPort(listening, key_digest(""), tmp_path),
+        AdminPort(listening, key_digest("")),
         service.models,
         service.ledger,
         service.metrics,
@@ -111,7 +107,7 @@ def test_clients_are_listed_by_what_they_spent_and_found_by_their_names(service,
     assert [each["client"] for each in gone] == ["bob", "cyd", "dan"]
 
 
-def test_a_client_is_shown_with_what_it_was_answered_and_may_still_ask(service, owner):
+def test_a_client_is_shown_with_what_it_may_still_ask(service, owner):
     http = service.http(service.add_client("alice", rho=5.5 * PRICE / 1e12))
     service.add_client("bob", rho=0.5 * PRICE / 1e12)
     for _ in range(2):
@@ -119,7 +115,6 @@ def test_a_client_is_shown_with_what_it_was_answered_and_may_still_ask(service, 
     http.post("/predict?dry_run=true", json={"instances": [ROW]})
     http.post("/predict", json={"instances": [[9.0] * 4]})
     alice, bob = owner.get(f"/api/lineages/{service.predictor.lineage}/clients").json()["clients"]
-    assert (alice["answers"], bob["answers"]) == ({"day": 4, "month": 4}, {"day": 0, "month": 0})
     (standing,) = alice["models"]
     assert standing == {"model": "colours", "paid": None, "price": None, "answers_left": 3}
     assert bob["models"][0]["answers_left"] == 0
@@ -162,7 +157,7 @@ def test_a_lineage_that_was_forgotten_is_shown_and_answered_nowhere(service, own
     problem(client.get("/budget"), 503, "ledger-unavailable")
     problem(client.get("/readyz"), 503, "ledger-unavailable")
     assert owner.get("/api/lineages").json() == {"lineages": []}
-    for part in ("clients", "groups", "receipts", "models", "spending"):
+    for part in ("clients", "groups", "receipts", "models"):
         problem(owner.get(f"/api/lineages/{lineage}/{part}"), 404, "not-found")
     named = {"lineage": lineage, "by": "owner", "why": "a test"}
     refused = owner.post("/api/acts", json=named | {"act": "rename", "client": "alice", "display": "Ann"})
@@ -176,47 +171,6 @@ def test_models_are_shown_with_their_certificates(service, owner):
     assert model["weight_sensitivity"] == service.predictor.certificate.weight_sensitivity
 
 
-def test_throughput_counts_answers_rows_and_refusals(service, owner):
-    http = service.http(service.add_client())
-    http.post("/predict", json={"instances": [ROW, ROW]})
-    http.post("/predict", json={"instances": [[9.0] * 4]})
-    expected = {"answered": 1, "refused": 1, "rows_charged": 1, "rows_free": 1}
-    until = time.monotonic() + 30
-    while (found := owner.get("/api/throughput").json())["totals"] != expected:
-        assert time.monotonic() < until, found
-        time.sleep(0.05)
-    assert {name: sum(second[name] for second in found["seconds"]) for name in expected} == expected
-
-
-def test_the_newest_verdict_of_each_kind_is_shown(owner, tmp_path):
-    assert owner.get("/api/verdicts").json() == {"verdicts": []}
-    folder = tmp_path / "verdicts"
-    report = {"title": "An audit", "verdict": "Nothing found.", "convicted": False}
-    verdicts.keep(folder, "audit-mechanism", report, [], time=1.0)
-    verdicts.keep(folder, "attack", report | {"convicted": True}, [("ROC", "of it", b"\x89PNG")], time=2.0)
-    verdicts.keep(folder, "audit-mechanism", report | {"title": "A newer one"}, [], time=3.0)
-    (folder / "broken.json").write_text("{")
-    for number, time_of in enumerate(("NaN", "Infinity", "1e999", "-1e999", "[" * 100_000)):
-        text = f'{{"time": {time_of}, "report": {{"convicted": false}}, "pictures": []}}'
-        (folder / f"odd-{'abcde'[number]}.json").write_text(text)
-    (folder / "gone.json").symlink_to(folder / "removed.json")
-    (folder / "folder.json").mkdir()
-    (folder / "other.json").write_text('{"time": 4, "report": {}, "pictures": []}')
-
-    first, second = owner.get("/api/verdicts").json()["verdicts"]
-    assert (first["name"], first["time"], first["report"]["title"]) == ("audit-mechanism", 3.0, "A newer one")
-    assert (second["name"], second["report"]["convicted"]) == ("attack", True)
-    assert base64.b64decode(second["pictures"][0]["png"]) == b"\x89PNG"
-
-
 def test_the_owners_port_is_ready_when_the_service_is(owner):
     assert owner.get("/livez").json() == {"status": "live"}
     assert owner.get("/readyz").json() == {"status": "ready"}
-
-
-def test_a_verdict_cannot_be_written_elsewhere(tmp_path):
-    for name in ("../attack", "a/b", "", "Attack"):
-        with pytest.raises(ValueError, match="cannot name a verdict"):
-            verdicts.keep(tmp_path, name, {}, [], time=0.0)
-    assert list(tmp_path.rglob("*.json")) == []
-    assert not (tmp_path.parent / "attack.json").exists()

@@ -7,24 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from dpserve.accounting.ledger import key_digest
-from dpserve.service.admin import verdicts
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.http.app import HttpOptions
 from dpserve.service.http.problems import ProblemType
 from dpserve.service.listener import bind, url_of
 from dpserve.service.telemetry.exposition import exposition
 from dpserve.service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
-from dpserve.service.telemetry.throughput import Throughput
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.recipe import Recipe
@@ -39,10 +35,10 @@ KEY = "the-owner's-key-of-these-tests"
 BODY = {"instances": [ROW, ROW, [0.5] * 4]}
 
 
-def exported(service, folder):
+def exported(service, journals):
     """The families that the owner's port of a service exports, by name."""
     listening = bind()
-    admin = AdminPort(listening, key_digest(KEY), folder, folders={"journals": Path(folder).parent})
+    admin = AdminPort(listening, key_digest(KEY), folders={"journals": journals})
     opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     try:
@@ -84,10 +80,7 @@ def use(service):
 @pytest.fixture
 def used(service, tmp_path):
     use(service)
-    report = {"title": "An audit", "verdict": "Nothing found.", "convicted": False}
-    verdicts.keep(tmp_path / "verdicts", "audit-mechanism", report, [], time=1.0)
-    verdicts.keep(tmp_path / "verdicts", "audit-service", report | {"convicted": True}, [], time=2.0)
-    return exported(service, tmp_path / "verdicts")
+    return exported(service, tmp_path)
 
 
 def test_the_page_lists_what_is_exported_and_nothing_else(used):
@@ -132,10 +125,6 @@ def test_counts_are_right(used, service):
     }
     (spent,) = used["dpserve_lineage_spent"].samples
     assert spent.value == pytest.approx(3 * PRICE / 1e12)
-    assert values(used["dpserve_audit_convicted"]) == {
-        ("dpserve_audit_convicted", ("verdict", "audit-mechanism")): 0,
-        ("dpserve_audit_convicted", ("verdict", "audit-service")): 1,
-    }
     assert values(used["dpserve_admin_requests"]) == {
         ("dpserve_admin_requests_total", ("route", "/api/models"), ("status", "401")): 1,
         ("dpserve_admin_requests_total", ("route", "other"), ("status", "404")): 1,
@@ -271,13 +260,6 @@ def test_a_ledger_that_hangs_is_down_and_keeps_no_scrape_waiting(service, tmp_pa
     assert "dpserve_info" in families
 
 
-def test_throughput_reads_the_same_counters():
-    metrics = Metrics()
-    metrics.answered("colours", 5, 2)
-    totals = Throughput(lambda: [metrics.registry]).report()["totals"]
-    assert (totals["rows_charged"], totals["rows_free"]) == (2, 3)
-
-
 COUNTING = """
 import sys
 from dpserve.service.telemetry.metrics import Metrics
@@ -289,49 +271,9 @@ def test_the_counts_of_several_processes_are_added_up(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1]), MULTIPROCESS_FOLDER: str(tmp_path)}
     for charged in ("1", "2"):
         subprocess.run([sys.executable, "-c", COUNTING, charged], env=environment, check=True)
-    totals = Throughput(lambda: [counts_in(str(tmp_path))]).report()["totals"]
-    assert (totals["rows_charged"], totals["rows_free"]) == (3, 7)
-
-
-def test_throughput_is_not_read_on_the_event_loop():
-    threads = []
-
-    def registries():
-        threads.append(threading.get_ident())
-        return [CollectorRegistry()]
-
-    async def watch():
-        watching = asyncio.create_task(Throughput(registries).watch())
-        while len(threads) < 2:
-            await asyncio.sleep(0.01)
-        watching.cancel()
-
-    asyncio.run(watch())
-    assert threading.get_ident() != threads[1]
-
-
-def test_throughput_is_read_on_after_a_worker_that_begins_could_not_be_read(tmp_path):
-    begun = tmp_path / "counter_1.db"  # as prometheus_client makes it, before its first count
-    looks = []
-
-    def counts():
-        looks.append(None)
-        if len(looks) == 2:
-            begun.touch()
-        else:
-            begun.unlink(missing_ok=True)
-        return [counts_in(str(tmp_path))]
-
-    async def look():
-        throughput = Throughput(counts)
-        watching = asyncio.create_task(throughput.watch())
-        while not throughput.report()["seconds"]:
-            assert not watching.done()
-            await asyncio.sleep(0.01)
-        watching.cancel()
-
-    asyncio.run(look())
-    assert len(looks) == 3
+    counted = counts_in(str(tmp_path))
+    for outcome, rows in (("charged", 3), ("free", 7)):
+        assert counted.get_sample_value("dpserve_rows_total", {"model": "colours", "outcome": outcome}) == rows
 
 
 def test_metrics_are_read_again_where_a_worker_begins_just_now(service):
@@ -343,7 +285,7 @@ def test_metrics_are_read_again_where_a_worker_begins_just_now(service):
             raise RuntimeError("Read beyond file size detected, file is corrupted.")
         return service.counts()
 
-    text = service.call(exposition(service.models, service.ledger, counts, []))
+    text = service.call(exposition(service.models, service.ledger, counts))
     assert len(readings) == 3
     assert b"dpserve_info" in text
 
@@ -356,4 +298,3 @@ def test_a_page_that_asks_whether_it_may_ask_is_counted_as_that(start, head):
     (registry,) = service.counts()
     labels = {"route": "preflight", "model": "", "status": "200"}
     assert registry.get_sample_value("dpserve_requests_total", labels) == 1
-    assert Throughput(service.counts).report()["totals"]["answered"] == 0

@@ -14,7 +14,6 @@ from dpserve.accounting.ledger import key_digest, new_api_key
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.randomness import NoiseKey
 from dpserve.service.metered import MeteredPredictor
-from dpserve.service.telemetry.throughput import Throughput
 from dpserve.training.bundles.certificate import UNITS
 
 from .conftest import DELTA
@@ -163,10 +162,11 @@ def test_counts_are_each_models_own(service):
     ask(http, "/predict", [2.0] * 4)
     ask(http, "/models/scents/predict")
     service.call(asyncio.sleep(0))
-    found = Throughput(service.counts).by_model()
-    assert found["shapes"] == {"answered": 2, "refused": 0, "rows_charged": 1, "rows_free": 1}
-    assert found["colours"]["refused"] == 1
-    assert found.keys() == {"shapes", "colours", ""}
+    rows, requests = service.metrics.rows, service.metrics.requests
+    assert [rows.labels("shapes", outcome)._value.get() for outcome in ("charged", "free")] == [1, 1]
+    samples = [sample for metric in requests.collect() for sample in metric.samples if sample.name.endswith("_total")]
+    answered = {(sample.labels["model"], sample.labels["status"][0]): sample.value for sample in samples}
+    assert answered == {("shapes", "2"): 2, ("colours", "4"): 1, ("", "4"): 1}
 
 
 def test_a_service_without_a_default_model_says_how_to_ask(service):

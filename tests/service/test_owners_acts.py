@@ -386,24 +386,3 @@ def test_no_log_line_holds_a_key(service, owner, caplog):
     caplog.set_level(logging.DEBUG)
     made = [acted(owner, "add-client", client="alice", **BUDGET)["key"], acted(owner, "add-key", client="alice")["key"]]
     assert not any(key in caplog.text for key in [*made, KEY])
-
-
-def test_who_spent_what_over_time(service, owner):
-    for name, rows in (("alice", 3), ("bob", 1)):
-        http = service.http(service.add_client(name))
-        for row in range(rows):
-            http.post("/predict", json={"instances": [[row / 10] * 4]})
-    spent = owner.get("/api/lineages/colours-lineage/spending").json()
-    assert spent["complete"]
-    (alice, bob) = spent["clients"].items()
-    assert (alice[0], len(alice[1]), bob[0], len(bob[1])) == ("alice", 3, "bob", 1)
-    accounts = clients(owner)
-    assert alice[1][-1][1] == accounts["alice"]["account"]["spent"]["rho"]
-    # The first row is the same question, which the lineage has paid for once.
-    assert spent["lineage"][-1][1] == pytest.approx(alice[1][-1][1])
-    service.http(service.add_client("carol")).post("/predict", json={"instances": [[0.7] * 4]})
-    more = owner.get("/api/lineages/colours-lineage/spending?count=1").json()
-    assert list(more["clients"]) == ["alice"]
-    assert more["lineage"][-1][1] > spent["lineage"][-1][1]
-    assert len(more["lineage"]) == 5
-    problem(owner.get("/api/lineages/no-such/spending"), 404, "not-found")

@@ -53,7 +53,7 @@ export function beliefScale(low, high, now, finally_) {
 }
 
 /** Round ticks from 0 to at least `top`. */
-export function ticksTo(top, about = 4) {
+function ticksTo(top, about = 4) {
   if (!(top > 0)) return [0, 1];
   const rough = top / about;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -63,7 +63,7 @@ export function ticksTo(top, about = 4) {
 
 const PAD = { left: 58, right: 14, top: 22, bottom: 42 };
 
-function frame(width, height, xTicks, yTicks, xAt, yAt, labels) {
+function frame(width, height, xTicks, yTicks, xAt, yAt, label) {
   return [
     yTicks.map(({ value, text }) => [
       svg("line", { x1: PAD.left, x2: width - PAD.right, y1: yAt(value), y2: yAt(value), class: "grid" }),
@@ -73,8 +73,7 @@ function frame(width, height, xTicks, yTicks, xAt, yAt, labels) {
       svg("text", { x: xAt(value), y: height - PAD.bottom + 19, "text-anchor": anchor ?? "middle" }, text),
     ),
     svg("line", { x1: PAD.left, x2: width - PAD.right, y1: height - PAD.bottom, y2: height - PAD.bottom, class: "axis" }),
-    labels.y && svg("text", { x: PAD.left, y: 11, class: "strong" }, labels.y),
-    labels.x && svg("text", { x: width - PAD.right, y: height - 5, "text-anchor": "end", class: "strong" }, labels.x),
+    svg("text", { x: PAD.left, y: 11, class: "strong" }, label),
   ];
 }
 
@@ -104,7 +103,7 @@ export function spendChart(points, limit, summary, currency) {
         yTicks.map((value) => ({ value, text: figure(value) })),
         xAt,
         yAt,
-        { y: `${currency} spent` },
+        `${currency} spent`,
       ),
       svg("path", { d: `${line} V ${yAt(0)} Z`, class: "area" }),
       svg("path", { d: line, class: "line" }),
@@ -134,24 +133,4 @@ function timeTicks(start, span, width) {
     const anchor = place === 0 ? "start" : place === parts ? "end" : "middle";
     return { value, text: format.format(new Date(value * 1000)), anchor };
   }).filter(({ text }) => !texts.has(text) && texts.add(text));
-}
-
-/** Lines in the unit square or beyond. curves: [{points: [[x, y]], kind}], kind a class of the style sheet. */
-export function plot({ summary, xLabel, yLabel, xTicks, yTicks, curves, height = 300 }) {
-  return (width) => {
-    const at = (ticks, from, to) => {
-      const low = ticks[0].value;
-      const high = ticks.at(-1).value;
-      return (value) => from + ((value - low) / (high - low)) * (to - from);
-    };
-    const xAt = at(xTicks, PAD.left, width - PAD.right);
-    const yAt = at(yTicks, height - PAD.bottom, PAD.top);
-    const path = (points) => points.map(([x, y], place) => `${place ? "L" : "M"} ${xAt(x).toFixed(2)} ${yAt(y).toFixed(2)}`).join(" ");
-    return svg(
-      "svg",
-      { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary },
-      frame(width, height, xTicks, yTicks, xAt, yAt, { x: xLabel, y: yLabel }),
-      curves.map(({ points, kind }) => svg("path", { d: path(points), class: kind })),
-    );
-  };
 }

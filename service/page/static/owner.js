@@ -1,24 +1,20 @@
-// The owner's page: what is answered now, accounts and what the owner changes of them, models, verdicts.
+// The owner's page: accounts and what the owner changes of them, and models.
 
 import { actsAbout, close, downloadTrail, forgetActs, keyInWords, labelOf, perform, show, showAccount } from "./acts.js";
 import { Owner } from "./api.js";
-import { plot, responsive, spendChart, ticksTo } from "./charts.js";
 import { button, byId, el, table } from "./dom.js";
 import { counted, figure, figureUp, moment, percentUp, whole } from "./format.js";
 import { modelFacts } from "./model.js";
 import { showReceipts } from "./receipts.js";
 import { refusalPanel } from "./refusal.js";
 import { arrive, mountSession, problemOf } from "./session.js";
-import { verdictPanel } from "./verdicts.js";
 
-const LIVE_EVERY = 2000;
 const ALL_EVERY = 15000;
-const SECONDS = 120;
 /** Clients that are found without a field to search by. */
 const FEW = 10;
 
 let owner = null;
-let timers = [];
+let timer = null;
 let shown = {};
 /** How many clients were asked for by "More": a refresh shows as many. */
 let unfolded = 0;
@@ -43,8 +39,8 @@ async function enter(key) {
     acts = offered;
     showLineages(first);
     arrive("What the owner watches", `Signed in. ${counted(first.lineages.length, "lineage")}.`);
-    await Promise.all([refreshLive(), refreshAll()]);
-    timers = [setInterval(whileSeen(refreshLive), LIVE_EVERY), setInterval(whileSeen(refreshAll), ALL_EVERY)];
+    await refreshAll();
+    timer = setInterval(() => document.visibilityState === "visible" && refreshAll(), ALL_EVERY);
   };
 }
 
@@ -57,14 +53,12 @@ function leave() {
   chosen = opened = null;
   lineages = groups = acts = [];
   forgetActs();
-  timers.forEach(clearInterval);
+  clearInterval(timer);
 }
 
 function forgetSought() {
   sought = byId("client-search").value = "";
 }
-
-const whileSeen = (refresh) => () => document.visibilityState === "visible" && refresh();
 
 /** Show what `path` answers in a section, unless it is what is shown already; or the refusal in its place. */
 async function refreshPart(name, load, show) {
@@ -87,20 +81,16 @@ async function refreshPart(name, load, show) {
   show(content);
 }
 
-const refreshLive = () => refreshPart("live", (asked) => asked.get("throughput"), showLive);
-
 async function refreshAll() {
   await Promise.all([
     refreshPart("lineages", (asked) => asked.get("lineages"), showLineages),
     refreshPart("models", (asked) => asked.get("models"), showModels),
-    refreshPart("verdicts", (asked) => asked.get("verdicts"), showVerdicts),
   ]);
   if (lineages.length === 0) return;
   await Promise.all([
     refreshPart("clients", clientsOfChosen, showClients),
     refreshPart("groups", (asked) => asked.get(`${path()}/groups`), showGroups),
     refreshPart("blocks", (asked) => asked.get(`${path()}/blocks`), showBlocks),
-    refreshPart("spending", async (asked) => ({ ...(await asked.get(`${path()}/spending`)), of: chosen }), showSpending),
   ]);
 }
 
@@ -117,47 +107,6 @@ async function clientsOfChosen(asked) {
   return { lineage, clients, next_after: next, total, match };
 }
 
-function showLive({ totals, seconds }) {
-  const newest = seconds.at(-1)?.time ?? 0;
-  const rate = (name) => seconds.map((each) => [each.time - newest, Math.max(0, each[name]) / each.length]);
-  const free = rate("rows_free");
-  const rows = rate("rows_charged").map(([time, charged], place) => [time, charged + free[place][1]]);
-  const most = Math.max(1, ...rows.map(([, value]) => value));
-  const recent = seconds.slice(-10);
-  const length = recent.reduce((sum, each) => sum + each.length, 0) || 1;
-  const perSecond = (name) => recent.reduce((sum, each) => sum + each[name], 0) / length;
-  const figures = [
-    ["rows a second", figure(perSecond("rows_charged") + perSecond("rows_free"), 3)],
-    ["requests a second", figure(perSecond("answered") + perSecond("refused"), 3)],
-    ["rows charged one by one, in all", whole(totals.rows_charged)],
-    ["rows at no further cost, in all", whole(totals.rows_free)],
-    ["requests answered in all", whole(totals.answered)],
-    ["requests refused in all", whole(totals.refused)],
-  ];
-  const summary = `Rows a second over the last ${counted(Math.round(-(rows[0]?.[0] ?? 0)), "second")}, ${figures[0][1]} in the last ten.`;
-  const host = el("div", {});
-  byId("live-body").replaceChildren(
-    el("dl", { class: "bill", id: "throughput" }, figures.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
-    el("figure", {}, host, el("figcaption", {}, "Rows answered in each second. Dashed: requests refused.")),
-  );
-  responsive(
-    host,
-    plot({
-      summary,
-      height: 200,
-      xLabel: "seconds ago",
-      yLabel: "a second",
-      xTicks: [-SECONDS, -90, -60, -30, 0].map((value) => ({ value, text: String(-value) })),
-      yTicks: ticksTo(most).map((value) => ({ value, text: figure(value) })),
-      curves: [
-        { points: rows, kind: "measured" },
-        { points: rate("refused"), kind: "line dashed" },
-      ],
-    }),
-  );
-}
-
-/** The part of a budget that is spent: a bar that is full when nothing is left, and in words, epsilon first. */
 function spentOf({ currency, limit, spent }) {
   const part = limit[currency] > 0 ? Math.min(1, spent[currency] / limit[currency]) : 1;
   const bar = el("i", {});
@@ -304,7 +253,7 @@ function showClients({ lineage, clients, next_after: next, total, match }) {
     unfolded = clients.length + page.clients.length;
     showClients({ ...page, lineage, match, clients: [...clients, ...page.clients] });
   });
-  const columns = [{ title: "client" }, { title: "spent" }, { title: "models" }, { title: "rows, last day", numeric: true }, { title: "30 days", numeric: true }];
+  const columns = [{ title: "client" }, { title: "spent" }, { title: "models" }];
   const rows = clients.map((each) => [
     [
       opener(called(each.display || each.client, each.client, each.display), `client:${each.client}`, () => openClient(each)),
@@ -313,8 +262,6 @@ function showClients({ lineage, clients, next_after: next, total, match }) {
     ],
     spentOf(each.account),
     each.revoked ? "–" : el("span", { class: "standings" }, each.models.map(standing)),
-    each.answers === null ? "–" : whole(each.answers.day),
-    each.answers === null ? "–" : whole(each.answers.month),
   ]);
   const none = sought ? "No client has this in its name." : "There is no client yet.";
   const shownOf = clients.length < total ? `${whole(clients.length)} of ${counted(total, "client")} of ${lineage}` : `${counted(total, "client")} of ${lineage}`;
@@ -376,28 +323,6 @@ function showGroups(content) {
   );
 }
 
-function showSpending({ complete, currencies, lineage, clients, of }) {
-  const { account, blocks } = lineages.find((each) => each.lineage === of) ?? {};
-  const limit = blocks > 0 ? Infinity : (account?.limit[account.currency] ?? 0); // blocks have limits of their own
-  const course = (name, points, most, currency = account?.currency ?? "rho") => {
-    const total = points.at(-1)[1];
-    const summary = `${name}: ${currency} ${figure(total)} spent, the last of it on ${moment(points.at(-1)[0])}.`;
-    const host = el("div", {});
-    responsive(host, spendChart(points.map(([time, spent]) => ({ time, total: spent })), most, summary, currency));
-    return el("figure", {}, host, el("figcaption", {}, summary));
-  };
-  const spent = Object.entries(clients).filter(([, points]) => points.length);
-  const plots = el("div", { class: "plots" }, spent.map(([name, points]) => course(name, points, Infinity, currencies[name])));
-  // On a phone they would push what follows out of reach.
-  const open = document.querySelector("#spending-body details")?.open ?? matchMedia("(min-width: 40rem)").matches;
-  replace(
-    "spending",
-    ...(lineage.length === 0 ? [el("p", { class: "loading" }, "Nothing has been charged yet.")] : [course(`The lineage ${of}`, lineage, limit)]),
-    ...(complete ? [] : [el("p", { class: "notice" }, "More receipts are being read: the newest are not in it yet.")]),
-    spent.length > 0 && el("details", { open }, el("summary", {}, "The clients who spent most"), plots),
-  );
-}
-
 function showModels({ models }) {
   served = models;
   byId("models-body").replaceChildren(
@@ -409,13 +334,6 @@ function showModels({ models }) {
         el("details", {}, el("summary", {}, "The whole certificate"), el("pre", { class: "document", tabindex: 0, "aria-label": "Certificate" }, JSON.stringify(model, null, 2))),
       ),
     ),
-  );
-}
-
-function showVerdicts({ verdicts }) {
-  const parts = verdicts.map(verdictPanel);
-  byId("verdicts-body").replaceChildren(
-    ...(parts.length ? parts : [el("p", { class: "loading" }, "There is none yet. ", el("code", {}, "dpserve attack --json"), " and ", el("code", {}, "dpserve audit … --json"), " leave theirs here.")]),
   );
 }
 

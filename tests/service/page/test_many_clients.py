@@ -22,7 +22,7 @@ from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.purchases import model_purchase
 from tests.service.conftest import Starter
 
-from .test_owner_page import KEY, keep_verdicts, violations
+from .test_owner_page import KEY, violations
 
 DELTA = 1e-6
 LONG = "readmissions-of-cardiology-within-thirty-days-2026"
@@ -44,7 +44,7 @@ def named(head, name, lineage):
 
 
 @contextmanager
-def served(starter, head, folder, clients):
+def served(starter, head, clients):
     """Give the address of the owner's page, of three models of two lineages and so many clients."""
     once = release_weights(head, 10**11, head.certificate.lineage, SystemRandomness(), None, 100)
     once = replace(once, certificate=once.certificate.model_copy(update={"name": "colours-for-good"}))
@@ -76,9 +76,8 @@ def served(starter, head, folder, clients):
                 assert http.post("/models/colours-for-good/predict", json={"instances": instances}).status_code == 200
         if number % 9 == 1:
             service.call(ledger.acting("owner").revoke(lineage, name))
-    keep_verdicts(folder)
     listening = bind()
-    admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False}, usage=service.usage)
+    admin = AdminPort(listening, key_digest(KEY))
     opened = admin_port(admin, service.models, ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     yield url_of(listening)
@@ -91,10 +90,7 @@ def served(starter, head, folder, clients):
 def urls(head, tmp_path_factory):
     with ExitStack() as opened:
         folder = tmp_path_factory.mktemp
-        yield {
-            count: opened.enter_context(served(Starter(folder("service")), head, folder("verdicts"), count))
-            for count in (3, 300)
-        }
+        yield {count: opened.enter_context(served(Starter(folder("service")), head, count)) for count in (3, 300)}
 
 
 def sign_in(tab, url, clients):
@@ -103,8 +99,7 @@ def sign_in(tab, url, clients):
     page.fill("#key", KEY)
     page.keyboard.press("Enter")
     expect(page.locator("#clients-body tbody tr")).to_have_count(min(clients, 25))
-    expect(page.locator("#spending-body svg" if clients > 3 else "#verdicts-body article").first).to_be_visible()
-    expect(page.locator("#throughput")).to_be_visible()
+    expect(page.locator("#models-body .card").first).to_be_visible()
     return page
 
 
@@ -121,9 +116,6 @@ def test_nothing_is_cut_off(open_tab, urls, clients, width, scheme):
     page = sign_in(tab, urls[clients], clients)
     tab.shot(f"owner-{clients}-{width}-{scheme}")
     check_that_nothing_is_cut_off(page)
-    expect(page.locator("#spending-body details")).to_have_count(1 if clients > 3 else 0)
-    if clients > 3:
-        assert page.locator("#spending-body details").evaluate("(node) => node.open") is (width > 640)
     assert violations(page) == []
 
 

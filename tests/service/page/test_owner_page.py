@@ -1,11 +1,8 @@
-"""The owner's page in a real browser: accounts, models, verdicts with their plots, and what is answered now."""
+"""The owner's page in a real browser: accounts and models."""
 
-import base64
 import json
 import os
-import re
 
-import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -14,12 +11,10 @@ from dpserve.accounting.acts import ACTS, BudgetTerms
 from dpserve.accounting.budgets import MEASURES, Budget
 from dpserve.accounting.ledger import ReleaseRequest, key_digest
 from dpserve.accounting.losses import Cost, GaussianLoss
-from dpserve.service.admin import verdicts
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.listener import bind, url_of
 
 KEY = "the-owner's-key-of-these-tests"
-DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +29,9 @@ def service(start_for_module, head):
 
 
 @pytest.fixture(scope="module")
-def url(service, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("verdicts")
-    keep_verdicts(folder)
+def url(service):
     listening = bind()
-    admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False, "looks": 3}, usage=service.usage)
+    admin = AdminPort(listening, key_digest(KEY))
     opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     yield url_of(listening)
@@ -46,36 +39,11 @@ def url(service, tmp_path_factory):
     listening.close()
 
 
-def keep_verdicts(folder):
-    rates = np.union1d(np.linspace(0, 1, 65), np.geomspace(1e-4, 1, 65))
-    attack = {
-        "title": "membership-inference attack on colours (gaussian, proven, at gaussian:0.1)",
-        "verdict": "not convicted: the best attack (likelihood ratio) has TPR - FPR = 0.041 [-0.02, 0.10]",
-        "convicted": False,
-        "inconclusive": False,
-        "warnings": ["<b>members</b> and others were few"],
-        "notes": ["16 shadow models"],
-        "roc": {
-            "false_positive_rates": rates.tolist(),
-            "attacks": [
-                {"attack": "likelihood ratio", "true_positive_rates": (rates**0.9).tolist()},
-                {"attack": "threshold", "true_positive_rates": (rates**0.97).tolist()},
-            ],
-            "bound": np.minimum(1, rates**0.7).tolist(),
-        },
-    }
-    refuted = {"title": "an audit of a claim", "verdict": "CONVICTED: epsilon >= 3.1", "convicted": True}
-    picture = ("Scores", "Of both worlds.", base64.b64decode(DOT))
-    verdicts.keep(folder, "audit-service", refuted, [picture], time=1_700_000_000.0)
-    verdicts.keep(folder, "attack", attack, [], time=1_700_000_200.0)
-
-
 def sign_in(tab, url):
     tab.page.goto(url)
     tab.page.fill("#key", KEY)
     tab.page.keyboard.press("Enter")
-    expect(tab.page.locator("#verdicts-body article")).to_have_count(2)
-    expect(tab.page.locator("#throughput")).to_be_visible()
+    expect(tab.page.locator("#models-body .card").first).to_be_visible()
     return tab.page
 
 
@@ -84,7 +52,7 @@ def violations(page):
     return [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
 
 
-def test_the_owner_sees_accounts_models_and_verdicts(tab, url, service, head):
+def test_the_owner_sees_accounts_and_models(tab, url, service, head):
     tab.page.goto(url)
     assert violations(tab.page) == []
     tab.shot("owner-welcome")
@@ -93,10 +61,9 @@ def test_the_owner_sees_accounts_models_and_verdicts(tab, url, service, head):
     expect(page.locator("#lineages-body tbody th")).to_contain_text(service.predictor.lineage)
     expect(page.locator("#clients-body tbody th")).to_have_text(["alice", "bob revoked", "carol"])
     (alice, _, carol) = page.locator("#clients-body tbody tr").all_inner_texts()
-    for text, left, answers, spent in ((alice, 9, "40", "rho 0.2 of 0.25"), (carol, 49, "0", "rho 0 of 0.25")):
+    for text, left, spent in ((alice, 9, "rho 0.2 of 0.25"), (carol, 49, "rho 0 of 0.25")):
         assert f"{head.certificate.name} {left} answers left" in text
         assert spent in text
-        assert [cell.strip() for cell in text.split("\t")][-2:] == [answers, answers]
     bars = page.locator("#clients-body .track-bar > i").evaluate_all("(bars) => bars.map((bar) => bar.style.width)")
     assert [round(float(width.rstrip("%"))) for width in bars] == [80, 14, 0]
     expect(page.locator("#models-body h2")).to_have_text(head.certificate.name)
@@ -117,30 +84,6 @@ def test_the_owner_reads_the_receipts_of_a_lineage(tab, url, service):
     expect(page.locator("#act-body tbody tr").first).to_contain_text("alice")
     assert violations(page) == []
     page.get_by_role("button", name="Close").click()
-
-
-def test_verdicts_have_their_plots(tab, url):
-    page = sign_in(tab, url)
-    texts = page.locator("#verdicts-body article .tag").all_inner_texts()
-    assert texts == ["not convicted", "convicted"]
-    attack, refuted = (page.locator("#verdicts-body article").nth(place) for place in (0, 1))
-    expect(attack.get_by_role("img", name=re.compile("^ROC of likelihood ratio"))).to_have_count(2)
-    expect(attack).to_contain_text("<b>members</b> and others were few")
-    image = refuted.get_by_role("img", name="Scores")
-    expect(image).to_be_visible()
-    assert image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
-
-
-def test_what_is_answered_is_shown_as_it_happens(tab, url, service):
-    page = sign_in(tab, url)
-    charged = page.locator("#throughput div").filter(has_text="rows charged").locator("dd")
-    before = int(charged.inner_text())
-    labels = page.locator("#throughput dt").all_inner_texts()
-    assert [label.endswith(" in all") for label in labels] == [False] * 2 + [True] * 4
-    expect(page.locator("#live .note").first).to_contain_text("counts from the service’s start")
-    http = service.http(service.add_client("dora"))
-    http.post("/predict", json={"instances": [[0.31] * 4, [0.32] * 4]})
-    expect(charged).to_have_text(str(before + 2))
 
 
 def test_a_clients_key_or_a_wrong_one_opens_nothing(tab, url, service):
@@ -408,14 +351,6 @@ def test_the_trail_is_downloaded(tab, url, service):
     assert sum(row["kind"] == "receipt" for row in rows) >= 47
     (export,) = [row for row in rows if row.get("why") == "the yearly review"]
     assert (export["kind"], export["by"]) == ("export", "Ada")
-
-
-def test_who_spent_what_is_drawn(tab, url, service):
-    page = sign_in(tab, url)
-    drawn = page.locator("#spending-body").get_by_role("img")
-    expect(drawn.first).to_have_attribute("aria-label", re.compile("^The lineage"))
-    for name in ("alice", "bob"):
-        expect(page.locator("#spending-body").get_by_role("img", name=re.compile(f"^{name}: rho"))).to_be_visible()
 
 
 def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, service):
