@@ -1,5 +1,6 @@
 """The service's own protocol: rows as JSON, CSV or a NumPy array, answers as JSON or an array."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from dpserve.service.http.schemas import (
     AnswerNoiseOut,
     AnswerOptions,
     BudgetOut,
+    InvocationsRequest,
     NoiseLawOut,
     PredictionSetsOut,
     PredictOptions,
@@ -245,7 +247,7 @@ class RowsCodec:
         """Return what a body in JSON asks that is more than a list of numbers. read: what simdjson reads of it."""
         try:
             if read is None:
-                parsed = parsed_json(_decode, body)
+                parsed = parsed_json(_decode, PredictRequest, body)
                 rows, options = cast(Rows, parsed.instances), cast(PredictOptions, parsed)
             else:
                 rows, options = read[0], msgspec.convert(read[1], PredictOptions)
@@ -308,7 +310,7 @@ class InvocationsCodec(RowsCodec):
     def instances(self, predictor: Predictor, body: bytes, read: RowsAndMembers | None) -> Asked:
         """Return what a body in JSON asks that is more than a list of numbers."""
         del read
-        return parsed_json(partial(rows_of_invocation, table=predictor), body)
+        return parsed_json(partial(rows_of_invocation, table=predictor), InvocationsRequest, body)
 
 
 def _checked(
@@ -326,16 +328,36 @@ def _checked(
     raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
 
 
-def parsed_json(decode: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
-    """Return what `decode` makes of the body, or raise the 400 problem of one that is no JSON."""
+def parsed_json(decode: Callable[[bytes], _Parsed], kind: type[msgspec.Struct], body: bytes) -> _Parsed:
+    """Return what `decode` makes of the body, or raise the 400 problem of one that is no JSON. kind: of the body."""
     try:
-        return decode(body)
+        parsed = decode(body)
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if body.startswith(_GZIP):
             raise invalid("send the body without compression") from None
         raise malformed_json(error) from None
+    check_members(kind, body)
+    return parsed
+
+
+def check_members(kind: type[msgspec.Struct], body: bytes) -> None:
+    """Raise a 400 problem for a body of JSON with a member twice: readers differ in which of the two they take."""
+    quoted = (b'"%b"' % name.encode() for name in kind.__struct_fields__)
+    if b"\\u" not in body and all(body.count(name) < 2 for name in quoted):
+        return
+    members: list[str] = []
+
+    def keep_names(pairs: list[tuple[str, object]]) -> None:
+        members[:] = (name for name, _ in pairs)  # the outermost object is the last to end
+
+    try:
+        json.JSONDecoder(object_pairs_hook=keep_names, parse_int=float, parse_constant=float).decode(body.decode())
+    except (ValueError, RecursionError) as error:  # in what the reader skipped
+        raise malformed_json(error) from None
+    if (name := next((name for name in members if members.count(name) > 1), None)) is not None:
+        raise invalid(f"the body has the member {name!r} twice")
 
 
 def malformed_json(error: Exception) -> Problem:

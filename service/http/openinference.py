@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.laws import COVERAGE
-from dpserve.service.http.codec import budget_of, headers_of, malformed_json, receipt_of
+from dpserve.service.http.codec import budget_of, check_members, headers_of, malformed_json, receipt_of
 from dpserve.service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
 from dpserve.service.http.numbers import numbers
 from dpserve.service.http.predictions import Reply
@@ -320,11 +320,13 @@ def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, b
             raise invalid(f"{JSON_LENGTH} must be the length in bytes of the JSON in the body")
         length = int(json_length)
     try:
-        return _decode(body[:length]), body[length:]
+        request = _decode(body[:length])
     except msgspec.ValidationError as error:
         raise invalid(f"the body is no request for inference: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed_json(error) from None
+    check_members(InferRequest, body[:length])
+    return request, body[length:]
 
 
 def one_input() -> Problem:

@@ -184,6 +184,7 @@ def test_keys_need_the_same_scope(service):
 BAD = {
     "no JSON": "{",
     "not UTF-8": b'{"inputs": [\xff]}',
+    "inputs twice": json.dumps(body_of([ROW]))[:-1] + ', "inputs": []}',
     "no inputs": {},
     "no input": {"inputs": []},
     "two inputs": {"inputs": body_of([ROW])["inputs"] * 2},

@@ -158,6 +158,7 @@ def test_what_does_not_fit_is_refused_and_costs_nothing(http, body, status, kind
 def test_what_is_no_json_is_malformed(http):
     problem(http.post("/invocations", content=b"{"), 400, "malformed-json")
     problem(http.post("/invocations", content=b"\x1f\x8b"), 400, "invalid-request")
+    problem(http.post("/invocations", content=b'{"inputs": [[0, 0, 0, 0]], "inputs": []}'), 400, "invalid-request")
     problem(http.post("/invocations", content=b'{"inputs": [[0, 0, 0, NaN]'), 400, "malformed-json")
     problem(http.post("/invocations", content=b'{"inputs": [[0, 0, -Infinity, NaN]]}'), 400, "malformed-json")
     problem(http.post("/invocations", content=b'{"inputs": [[0, 0, 0, NaN]]}'), 422, "invalid-rows")
