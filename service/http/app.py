@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from dpserve.accounting.ledger import Ledger
 from dpserve.service.http.accounts import add_account_routes
 from dpserve.service.http.authentication import Authentication
-from dpserve.service.http.codec import InvocationsCodec, RowsCodec
+from dpserve.service.http.codec import RowsCodec
 from dpserve.service.http.exporting import add_export
 from dpserve.service.http.middleware import RequestMiddleware, response_to
 from dpserve.service.http.openapi import describe
@@ -69,7 +69,6 @@ _RESPONSE_HEADERS = (
 
 _ASKED: Mapping[Codec[Any], tuple[str, ...]] = {
     RowsCodec(): ("/predict", "/models/{name}/predict"),
-    InvocationsCodec(): ("/invocations", "/models/{name}/invocations"),
     OpenInferenceCodec(): (f"{MODEL}/infer", f"{MODEL_VERSION}/infer"),
 }
 """Where predictions are asked for, in which protocol."""
@@ -179,7 +178,6 @@ def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
 
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the service can charge and answer")
-    @app.get("/ping", summary="Whether the service can charge and answer")
     @app.get("/health", summary="Whether the service can charge and answer")
     async def readyz() -> dict[str, object]:
         await models.check_ready()

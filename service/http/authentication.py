@@ -259,7 +259,7 @@ def credential(authorization: str, names: Collection[str]) -> str:
 def _password(authorization: str) -> str | None:
     """Return the password that the header shows by the scheme 'Basic' (RFC 7617), whatever the user's name; or None.
 
-    So a key is sent by programs that know no other way, as MLflow's client: from the address or a file `.netrc`.
+    So a key is sent by programs that know no other way: from the address or a file `.netrc`.
     """
     scheme, _, shown = authorization.partition(" ")
     if scheme.lower() != "basic" or len(shown) > 2 * LONGEST_CREDENTIAL:

@@ -1,9 +1,8 @@
-"""The service's own protocol: rows as JSON, CSV or a NumPy array, answers as JSON or an array."""
+"""The service's own protocol: rows as JSON or a NumPy array, answers as JSON or an array."""
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
 from itertools import compress
 from typing import Any, TypeVar, cast
@@ -28,7 +27,6 @@ from dpserve.service.http.schemas import (
     AnswerNoiseOut,
     AnswerOptions,
     BudgetOut,
-    InvocationsRequest,
     NoiseLawOut,
     PredictionSetsOut,
     PredictOptions,
@@ -38,7 +36,6 @@ from dpserve.service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from dpserve.service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from dpserve.service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 from dpserve.training.inputs.columns import UnencodedTexts
 from dpserve.training.pay_once.coverage import PER_MILLE
@@ -49,7 +46,7 @@ RECEIPT, BUDGET, NOISE, SETS = "dpserve-receipt", "dpserve-budget", "dpserve-noi
 _JSON = frozenset({b"application/json", b"text/json", b"", b"application/x-www-form-urlencoded", b"text/plain"})
 """The last three are what a client's own default says, of no body or of any: curl's, urllib's and browsers'."""
 
-_NPY, _CSV = npy.MEDIA_TYPE.encode(), CSV.encode()
+_NPY = npy.MEDIA_TYPE.encode()
 
 _AS_JSON: Mapping[str, str] = {"content-type": "application/json"}
 
@@ -57,7 +54,6 @@ _GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
 
 _WEIGHT_0 = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
-_CHARSET = re.compile(rb';\s*charset\s*=\s*"?([A-Za-z0-9_.:-]{1,40})', re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
@@ -65,6 +61,8 @@ _encode = msgspec.json.Encoder().encode
 _PLAIN = AnswerOptions()
 _NO_TEXTS: tuple[UnencodedTexts, ...] = ()
 _Parsed = TypeVar("_Parsed")
+
+Rows = Sequence[list[float] | dict[str, Value]] | NDArray[np.floating[Any]]
 
 
 def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
@@ -209,8 +207,6 @@ class RowsCodec:
     """`POST /predict`."""
 
     parameters = frozenset({"clip", "coverage", "dry_run", "intervals"})
-    lists: tuple[str, ...] = ("instances",)
-    """Members of a body in JSON that may be rows as lists of numbers."""
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -220,18 +216,15 @@ class RowsCodec:
         rows: Rows
         options = _PLAIN
         if kind.endswith(b"+json") or kind in _JSON:
-            read = rows_and_members(body, self.lists, predictor.width)
+            read = rows_and_members(body, "instances", predictor.width)
             if read is not None and not read[1]:
                 rows = read[0]
             else:
-                rows, options = self.instances(predictor, body, read)
+                rows, options = _rows_and_options(predictor, body, read)
         elif kind == _NPY:
             rows = npy.parse_npy(body)
-        elif kind == _CSV:
-            texts = rows_of_csv(body, predictor, _charset(header.fields.get(b"content-type", b"")))
-            rows = texts if predictor.certificate.columns else as_numbers(texts)
         else:
-            detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
+            detail = f"the body's Content-Type is not known here: send application/json or {npy.MEDIA_TYPE}"
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         if header.query:
             options = _with_query(options, header)
@@ -242,20 +235,6 @@ class RowsCodec:
         else:
             X, unencoded = _checked(predictor, rows, options.clip)
         return RowsRequest(X, idempotency, header.deadline, options.intervals, coverage, unencoded)
-
-    def instances(self, predictor: Predictor, body: bytes, read: RowsAndMembers | None) -> Asked:
-        """Return what a body in JSON asks that is more than a list of numbers. read: what simdjson reads of it."""
-        try:
-            if read is None:
-                parsed = parsed_json(_decode, PredictRequest, body)
-                rows, options = cast(Rows, parsed.instances), cast(PredictOptions, parsed)
-            else:
-                rows, options = read[0], msgspec.convert(read[1], PredictOptions)
-        except msgspec.ValidationError as error:
-            raise _not_rows(str(error)) from None
-        if options.model is not None:
-            predictor.check_model(options.model)
-        return rows, options
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: RowsRequest, prediction: Prediction
@@ -302,15 +281,19 @@ class RowsCodec:
         return _encode(QuoteResponse(out, True if predictor.rehearsal else msgspec.UNSET)), _AS_JSON
 
 
-class InvocationsCodec(RowsCodec):
-    """`POST /invocations`, as MLflow's clients and SageMaker ask."""
-
-    lists = ("instances", "inputs")
-
-    def instances(self, predictor: Predictor, body: bytes, read: RowsAndMembers | None) -> Asked:
-        """Return what a body in JSON asks that is more than a list of numbers."""
-        del read
-        return parsed_json(partial(rows_of_invocation, table=predictor), InvocationsRequest, body)
+def _rows_and_options(predictor: Predictor, body: bytes, read: RowsAndMembers | None) -> tuple[Rows, AnswerOptions]:
+    """Return what a body in JSON asks that is more than a list of numbers. read: what simdjson reads of it."""
+    try:
+        if read is None:
+            parsed = parsed_json(_decode, PredictRequest, body)
+            rows, options = cast(Rows, parsed.instances), cast(PredictOptions, parsed)
+        else:
+            rows, options = read[0], msgspec.convert(read[1], PredictOptions)
+    except msgspec.ValidationError as error:
+        raise _not_rows(str(error)) from None
+    if options.model is not None:
+        predictor.check_model(options.model)
+    return rows, options
 
 
 def _checked(
@@ -390,12 +373,6 @@ def _not_rows(message: str) -> Problem:
 
 def _media_type(content_type: bytes) -> bytes:
     return content_type.partition(b";")[0].strip().lower()
-
-
-def _charset(content_type: bytes) -> str | None:
-    """Return the charset that a Content-Type names, or None."""
-    named = _CHARSET.search(content_type)
-    return None if named is None else named[1].decode()
 
 
 def _accepts_npy(accept: bytes) -> bool:

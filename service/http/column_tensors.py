@@ -4,14 +4,13 @@ A value that is missing is null in JSON, NaN among numbers, or an empty text. Wh
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from dpserve.service.http.requests import invalid
 from dpserve.service.http.schemas import Cell, InputTensor, TensorMetadata
-from dpserve.service.http.tables import Table
 from dpserve.service.predictor import Value
 from dpserve.training.inputs.columns import Column
 
@@ -25,6 +24,18 @@ _LENGTH_BYTES = 4
 
 _flat = msgspec.json.Decoder(list[Cell]).decode
 _nested = msgspec.json.Decoder(list[list[Cell]]).decode
+
+
+class Table(Protocol):
+    """Checks of a model's tables before their rows are read."""
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise InvalidRows unless these name the model's columns, each once."""
+        ...
+
+    def check_count(self, rows: int) -> None:
+        """Raise InvalidRows for no row, and for more than may be asked about at once."""
+        ...
 
 
 def column_inputs(columns: Sequence[Column]) -> list[TensorMetadata]:

@@ -7,7 +7,6 @@ simdjson's Python binding has no wheels for Python 3.14 yet. Where it is not ins
 """
 
 import threading
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -37,15 +36,14 @@ RowsAndMembers = tuple[Floats, dict[str, Any]]
 """Rows (n, width), and the members beside them by name: texts, numbers, booleans or None."""
 
 
-def rows_and_members(body: bytes, names: Collection[str], width: int) -> RowsAndMembers | None:
-    """Return the rows in the one member of an object that has one of these names, and the other members.
+def rows_and_members(body: bytes, name: str, width: int) -> RowsAndMembers | None:
+    """Return the rows in the member `name` of an object, and the other members.
 
     None for rows by name, and for all else that msgspec should look at.
     """
     try:
         content = _parsed(body)
         members = list(content)
-        (name,) = filter(names.__contains__, members)
         others: dict[str, Any] = {}
         if len(members) > 1:
             others = {member: content[member] for member in members if member != name}

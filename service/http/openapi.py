@@ -6,9 +6,7 @@ one that the service understands.
 """
 
 import ast
-import csv
 import inspect
-import io
 from copy import deepcopy
 from functools import cache
 from itertools import pairwise
@@ -24,7 +22,6 @@ from dpserve.service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
 from dpserve.service.http.column_tensors import TEXTS, column_inputs
 from dpserve.service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION
 from dpserve.service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
-from dpserve.service.http.tables import CSV
 from dpserve.service.models import VERSION, Models
 from dpserve.service.predictor import Predictor
 from dpserve.training.pay_once.coverage import LEAST_COVERAGE, MOST_COVERAGE
@@ -65,14 +62,8 @@ _JSON_LENGTH = _parameter(
     "How many bytes of the body are JSON, where raw tensor data stands behind it.",
     place="header",
 )
-_OF_DEFAULT = ("/predict", "/invocations", "/budget", "/budget/receipts")
+_OF_DEFAULT = ("/predict", "/budget", "/budget/receipts")
 """Paths that name no model."""
-
-_ASKED_AS = {
-    "predict": ("PredictRequest", "Ask for private predictions"),
-    "invocations": ("InvocationsRequest", "Ask for private predictions by MLflow's scoring protocol"),
-}
-"""The schemas of requests for rows, and what they do, by the last part of the path."""
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -106,13 +97,10 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     components = document["components"]["schemas"]
     components |= deepcopy(_bodies())
     _narrow_rows(components["PredictRequest"], predictor)
-    components["InvocationsRequest"] = _invocations(predictor)
     _narrow_tensors(components, predictor)
     document["paths"] |= {
-        f"{of_model}/{name}": {"post": _predict(predictor, name, in_path)}
-        for of_model, in_path in (("", []), ("/models/{name}", ["name"]))
-        for name in _ASKED_AS
-    } | {
+        "/predict": {"post": _predict(predictor, [])},
+        "/models/{name}/predict": {"post": _predict(predictor, ["name"])},
         f"{MODEL}/infer": {"post": _infer(["name"])},
         f"{MODEL_VERSION}/infer": {"post": _infer(["name", "version"])},
     }
@@ -146,13 +134,8 @@ def _bodies() -> dict[str, Any]:
     return components
 
 
-def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, Any]:
-    request, summary = _ASKED_AS[name]
-    content = {
-        "application/json": {"schema": _reference(request)},
-        CSV: {"schema": {"type": "string"}, "example": _csv(predictor)},
-        npy.MEDIA_TYPE: _BINARY,
-    }
+def _predict(predictor: Predictor, in_path: list[str]) -> dict[str, Any]:
+    content = {"application/json": {"schema": _reference("PredictRequest")}, npy.MEDIA_TYPE: _BINARY}
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
     answered = {
         "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt, "
@@ -163,19 +146,18 @@ def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, A
     sets = [] if predictor.prediction_sets is None else [_COVERAGE]
     parameters = [_DRY_RUN, _INTERVALS, _CLIP, *sets]
     responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
-    return _operation(name, summary, in_path, parameters, content, responses)
+    return _operation("predict", in_path, parameters, content, responses)
 
 
 def _infer(in_path: list[str]) -> dict[str, Any]:
     content = {"application/json": {"schema": _reference("InferRequest")}}
     answer = {"application/json": {"schema": _reference("InferResponse")}}
     responses = {"200": {"description": "The predictions", "content": answer}, **ERROR_RESPONSES}
-    return _operation("infer", "Ask for private predictions", in_path, [_JSON_LENGTH], content, responses)
+    return _operation("infer", in_path, [_JSON_LENGTH], content, responses)
 
 
 def _operation(
     name: str,
-    summary: str,
     in_path: list[str],
     parameters: list[dict[str, Any]],
     content: dict[str, Any],
@@ -183,7 +165,7 @@ def _operation(
 ) -> dict[str, Any]:
     placed = [{"name": each, "in": "path", "required": True} for each in in_path]
     return {
-        "summary": summary,
+        "summary": "Ask for private predictions",
         "operationId": "_".join([name, *in_path]),
         "security": [{"API key": []}],
         "parameters": [*placed, IDEMPOTENCY_PARAMETER, PREFER_PARAMETER, *parameters],
@@ -228,55 +210,6 @@ def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
             for each in inputs
         ]
         request["examples"].insert(0, {"inputs": tensors})
-
-
-def _invocations(predictor: Predictor) -> dict[str, Any]:
-    """Return the schema of a request by MLflow's scoring protocol: exactly one of its forms."""
-    named, row, example = _named(predictor), _row(predictor), _example(predictor)
-    sizes = {"type": "array", "minItems": 1, "maxItems": predictor.largest_batch}
-    rows = {"anyOf": [sizes | {"items": named}, sizes | {"items": row}]}
-    values = list(named["properties"].values())
-    split = {
-        "columns": {"const": list(named["properties"])},
-        "index": {"type": "array"},
-        "data": sizes
-        | {"items": {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}},
-    }
-    unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
-    known: dict[str, Any] = {"intervals": {"type": "boolean"}, "clip": {"type": ["boolean", "null"]}}
-    known |= {} if predictor.prediction_sets is None else {"coverage": _COVERAGE["schema"]}
-    params = {"type": ["object", "null"], "properties": known, "additionalProperties": False}
-    forms = {
-        "dataframe_split": {
-            "anyOf": [
-                {"type": "object", "properties": split, "required": list(needed), "additionalProperties": False}
-                for split, needed in ((split, ("columns", "data")), (unnamed, ("data",)))
-            ]
-        },
-        "dataframe_records": sizes | {"items": named},
-        "instances": rows,
-        "inputs": rows | {"description": "As instances; or an object with a list of values for each column."},
-    }
-    return {
-        "title": "InvocationsRequest",
-        "description": "Rows as MLflow's clients send them: all of them or none.",
-        "type": "object",
-        "properties": {**forms, "params": params},
-        "oneOf": [{"required": [form]} for form in forms],
-        "additionalProperties": False,
-        "examples": [
-            {"dataframe_split": {"columns": list(example), "data": [list(example.values())]}},
-            {"dataframe_records": [example]},
-            {"inputs": [_middle(predictor)]},
-        ],
-    }
-
-
-def _csv(predictor: Predictor) -> str:
-    """A header and a row."""
-    written, example = io.StringIO(), _example(predictor)
-    csv.writer(written, lineterminator="\n").writerows([example, example.values()])
-    return written.getvalue()
 
 
 def _numbers(predictor: Predictor) -> list[dict[str, Any]]:

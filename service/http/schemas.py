@@ -40,24 +40,6 @@ class PredictRequest(PredictOptions, kw_only=True):
     model's feature names."""
 
 
-class SplitFrame(Struct, forbid_unknown_fields=True):
-    """A data frame as pandas splits it. columns: absent where the values are the model's features in their order."""
-
-    data: list[list[Cell]]
-    columns: list[str | int] | UnsetType = UNSET
-    index: list[Any] | UnsetType = UNSET
-
-
-class InvocationsRequest(Struct, forbid_unknown_fields=True):
-    """A request by MLflow's scoring protocol: exactly one of the first four."""
-
-    dataframe_split: SplitFrame | UnsetType = UNSET
-    dataframe_records: list[dict[str, Cell]] | UnsetType = UNSET
-    instances: list[list[float] | dict[str, Cell]] | UnsetType = UNSET
-    inputs: list[list[float] | dict[str, Cell]] | dict[str, list[Cell]] | UnsetType = UNSET
-    params: dict[str, Any] | None = None
-
-
 class ReceiptOut(Struct):
     """The charge for this request."""
 

@@ -37,7 +37,6 @@ def chosen(requests):
     """Bodies to each codec's first route, and heads to a route of each application: the others have the same code."""
     asked = (
         "POST /predict",
-        "POST /invocations",
         "POST /v2/models/{name}/infer",
         "POST /models/{name}/predict columns",
     )

@@ -51,11 +51,6 @@ WAYS = {
     "in the query": ("/predict?clip=true", {"json": {"instances": [BEYOND]}}),
     "by name": ("/predict?clip=true", {"json": {"instances": [dict(zip("abcd", BEYOND, strict=True))]}}),
     "as an array": ("/predict?clip=true", array([BEYOND])),
-    "as CSV": (
-        "/predict?clip=true",
-        {"content": b"a,b,c,d\n0.2,1.7,-3,0.4\n", "headers": {"Content-Type": "text/csv"}},
-    ),
-    "by MLflow's protocol": ("/invocations", {"json": {"inputs": [BEYOND], "params": {"clip": True}}}),
 }
 
 
@@ -136,23 +131,3 @@ class TestOfAModelThatWasTrainedSo:
         assert http.get(f"/models/{clipping.certificate.name}").json()["clips"] is True
         assert "clips" not in head.certificate.public()
         assert clipping.certificate.differences() == []
-
-
-@pytest.mark.parametrize(
-    ("encoding", "charset"), [("latin-1", "iso-8859-1"), ("cp1252", "Windows-1252"), ("utf-8-sig", "utf-8")]
-)
-def test_csv_comes_in_the_charset_that_it_names(start, by_columns, encoding, charset):
-    http = opened(start, by_columns)
-    row = ROW | {"note": "Größe"}
-    first = http.post("/predict", json={"instances": [row]}).json()
-    text = ";".join(row) + "\n" + ";".join("" if value is None else str(value) for value in row.values())
-    again = http.post(
-        "/predict", content=text.encode(encoding), headers={"Content-Type": f'text/csv; charset="{charset}"'}
-    )
-    assert again.status_code == 200, again.text
-    assert again.json()["predictions"] == first["predictions"]
-    unnamed = http.post("/predict", content=text.encode("latin-1"), headers={"Content-Type": "text/csv"})
-    problem(unnamed, 400, "invalid-request")
-    for unknown in ("idna", "klingon"):
-        headers = {"Content-Type": f"text/csv; charset={unknown}"}
-        problem(http.post("/predict", content=text.encode(), headers=headers), 400, "invalid-request")

@@ -69,7 +69,7 @@ def in_chunks(*trailers):
         (True, b"Idempotency-Key: " + 300 * b"k", 200),
         (True, b"Prefer: wait=0", 200),
         (True, b"Upgrade: x", 200),
-        (True, b"Content-Type: text/csv", 200),
+        (True, b"Content-Type: application/xml", 200),
     ],
     ids=lambda value: value.split(b":")[0].decode() if isinstance(value, bytes) else "",
 )

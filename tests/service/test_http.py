@@ -537,13 +537,6 @@ def test_intervals_are_stated_where_they_are_asked_for(service):
     ways = (
         http.post("/predict?intervals=true", json=asked),
         http.post("/predict?intervals=true", json=asked | {"intervals": False}),
-        http.post(
-            "/predict?intervals=True",
-            content="a,b,c,d\n" + ",".join(map(str, ROW)),
-            headers={"Content-Type": "text/csv"},
-        ),
-        http.post("/invocations", json=asked | {"params": {"intervals": True}}),
-        http.post("/invocations?intervals=true", json=asked),
     )
     assert [way.json()["noise"] for way in ways] == [stated] * len(ways)
     assert http.post("/predict?intervals=false", json=asked).json()["noise"] == plain
@@ -556,8 +549,6 @@ def test_intervals_are_stated_where_they_are_asked_for(service):
         ("/predict?intervals=1", {}),
         ("/predict?intervals=true&intervals=true", {}),
         ("/predict", {"intervals": "yes"}),
-        ("/invocations", {"params": {"intervals": "yes"}}),
-        ("/invocations", {"params": {"interval": True}}),
     ],
 )
 def test_a_wish_for_intervals_that_cannot_be_read_is_refused(service, path, body):

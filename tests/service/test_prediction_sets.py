@@ -55,7 +55,6 @@ def test_they_come_with_an_answer_that_asks_for_them_at_no_cost(service, model):
     for answer in (
         http.post("/predict", json={"instances": ROWS.tolist(), "coverage": 0.9}),
         http.post("/predict?coverage=0.9", json={"instances": ROWS.tolist()}),
-        http.post("/invocations", json={"instances": ROWS.tolist(), "params": {"coverage": 0.9}}),
     ):
         sets = answer.json()["prediction_sets"]
         assert sets["coverage"] == 0.9
