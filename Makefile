@@ -72,7 +72,7 @@ lock:
 	@grep -q "^ARG PYTHON_IMAGE=python:$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')\." Dockerfile || \
 		{ echo "set PYTHON to one of the version that the Dockerfile names: others get other packages"; exit 1; }
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[backups,grpc,jwt,onnx,otel,texts,torch]'
+	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[grpc,jwt,onnx,otel,texts,torch]'
 	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --all --exclude dpserve --exclude pip) > build/constraints.txt
 	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/lock
 

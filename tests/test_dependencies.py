@@ -41,7 +41,7 @@ Only the extras torch and onnx-gpu have it, and no image but one built with one 
 """
 
 
-IN_A_FILE = {"pyrage": ["MIT"], "pysimdjson": ["MIT"]}
+IN_A_FILE = {"pysimdjson": ["MIT"]}
 """Licences of packages whose metadata name only the file that has them."""
 
 

@@ -373,7 +373,3 @@ class WrongFormat(LedgerUnavailable):
 
 class CannotRecover(LedgerError):
     """The ledger cannot be backed up, restored or reconciled like this; one line says why. Nothing was changed."""
-
-
-class SecretKeyMissing(CannotRecover):
-    """A file is encrypted, and no secret key was given to read it."""

@@ -198,52 +198,33 @@ def export(
     lineage.run_on(apply)
 
 
-class EncryptedFor(Options):
-    """The public keys that a backup is encrypted for."""
-
-    recipient: list[str] | None = option(
-        None, "A public key to encrypt the backup for: age1... or ssh-ed25519 ...; may be given several times."
-    )
-
-
-class StoredBackup(Options):
-    """A backup to read."""
-
-    identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted backup.")
-
-    def read(self, place: str, watch: Watcher) -> Iterable[str]:
-        """Return its lines, which are read as they are needed."""
-        from dpserve.accounting.ledger.backup_files import BackupFile
-        from dpserve.accounting.ledger.backup_streams import identities
-
-        return BackupFile(place, keys=identities(self.identity), watch=watch)
-
-
 _STORED = "A backup: a file, or a URL of one."
+
+
+def _read(place: str, watch: Watcher) -> Iterable[str]:
+    """Return the lines of a backup, which are read as they are needed."""
+    from dpserve.accounting.ledger.backup_files import BackupFile
+
+    return BackupFile(place, watch=watch)
 
 
 @app.command("backup")
 def backup(
     *,
     place: str = option(..., "A file, or a URL of a new one, as s3://bucket/folder/ledger.backup.", argument=True),
-    encrypted: EncryptedFor,
     ledger: LedgerOption,
 ) -> None:
     """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile."""
     from dpserve.accounting.ledger.backup_files import write_backup
-    from dpserve.accounting.ledger.backup_streams import recipients
-
-    keys = recipients(encrypted.recipient or ())
 
     async def apply(opened: Ledger) -> None:
         began = time.time()
-        await write_backup(opened, place, await _lineages_to_recover(opened, None), keys=keys, watch=watch)
+        await write_backup(opened, place, await _lineages_to_recover(opened, None), watch=watch)
         await _note(opened, "backup", began)
 
     with shares("backing up") as watch, _files_at(place, "write"):
         ledger.run(apply)
-    secrecy = "only the secret key reads it" if keys else "it holds digests of API keys: keep it as you keep the ledger"
-    typer.echo(f"backed up to {place}; {secrecy}")
+    typer.echo(f"backed up to {place}; it holds digests of API keys: keep it as you keep the ledger")
 
 
 async def _note(ledger: Ledger, task: Task, began: float) -> None:
@@ -255,14 +236,14 @@ async def _note(ledger: Ledger, task: Task, began: float) -> None:
 
 
 @app.command("rehearse")
-def rehearse(*, place: str = option(..., _STORED, argument=True), stored: StoredBackup, ledger: LedgerOption) -> None:
+def rehearse(*, place: str = option(..., _STORED, argument=True), ledger: LedgerOption) -> None:
     """Restore a backup into a ledger beside this one, verify it, throw it away. Exit status 1 if it is not right."""
     began = time.time()
 
     async def apply() -> list[Verification]:
         with TemporaryDirectory(prefix="dpserve-") as folder:
             async with Ledger.open(Path(folder) / "ledger") as apart:
-                names = await restored(apart, stored.read(place, watch), watch=watch)
+                names = await restored(apart, _read(place, watch), watch=watch)
                 return [await verified(apart, name) for name in names]
 
     with shares("rehearsing") as watch, _files_at(place, "read"):
@@ -278,11 +259,11 @@ def rehearse(*, place: str = option(..., _STORED, argument=True), stored: Stored
 
 
 @app.command("restore")
-def restore(*, place: str = option(..., _STORED, argument=True), stored: StoredBackup, ledger: LedgerOption) -> None:
+def restore(*, place: str = option(..., _STORED, argument=True), ledger: LedgerOption) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
 
     async def apply(opened: Ledger) -> list[str]:
-        return await restored(opened, stored.read(place, watch), watch=watch)
+        return await restored(opened, _read(place, watch), watch=watch)
 
     with shares("restoring") as watch, _files_at(place, "read"):
         names = ledger.run(apply)

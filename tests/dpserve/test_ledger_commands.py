@@ -73,24 +73,6 @@ def test_a_lost_ledger_is_restored_from_its_backup_and_the_journal(run, bundle, 
     assert "has a lineage" in run.fails("ledger", "restore", "ledger.backup")
 
 
-def test_an_encrypted_backup_is_restored(run, spent):
-    age = pytest.importorskip("pyrage")
-    secret = age.x25519.Identity.generate()
-    (run.folder / "key.txt").write_text(f"{secret}\n")
-    recipient = ("--recipient", str(secret.to_public()))
-    run("clients", "set-budget", "alice", "--rho", 0.05, "--delta", 1e-6)
-    assert "only the secret key reads it" in run("ledger", "backup", "copy", *recipient).stdout
-    assert "is no public key" in run.fails("ledger", "backup", "copy", "--recipient", "alice")
-    assert "cannot write .: it is a folder; name a file" in run.fails("ledger", "backup", ".")
-    assert "can be restored" in run("ledger", "rehearse", "copy", "--identity", "key.txt").stdout
-    shutil.rmtree(run.folder / "home" / "ledger")
-    assert "--identity" in run.fails("ledger", "restore", "copy")
-    assert "restored the lineage" in run("ledger", "restore", "copy", "--identity", "key.txt").stdout
-    run("ledger", "reconcile")
-    assert "right" in run("ledger", "verify").stdout
-    assert "0.002 of 0.05" in run("clients", "show", "alice").stdout
-
-
 def test_an_emptied_ledger_without_a_backup_is_opened_again_from_the_journal(run, spent):
     lineage = run("ledger", "verify").stdout.partition(":")[0]
     shutil.rmtree(run.folder / "home" / "ledger")

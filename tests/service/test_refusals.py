@@ -20,16 +20,15 @@ from dpserve.accounting.ledger import (
     UnknownBlock,
     UnknownGroup,
 )
-from dpserve.accounting.ledger.backup_streams import AgeMissing
-from dpserve.accounting.ledger.errors import CannotRecover, SecretKeyMissing
+from dpserve.accounting.ledger.errors import CannotRecover
 from dpserve.accounting.ledger.recovery import LossUndeclared
 from dpserve.service.errors import InvalidRows, Overloaded, RequestRefused
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.refusals import REFUSALS, as_problem
 
 OWNERS = {
-    *(ActRefused, AgeMissing, CannotRecover, LossUndeclared, NoBudget, NotPaidFor, OtherBudget, OtherUnit, UnitLost),
-    *(SecretKeyMissing, UnknownBlock, UnknownGroup),
+    *(ActRefused, CannotRecover, LossUndeclared, NoBudget, NotPaidFor, OtherBudget, OtherUnit, UnitLost),
+    *(UnknownBlock, UnknownGroup),
 }
 """Raised for what the owner does, which no request of a client does."""
 

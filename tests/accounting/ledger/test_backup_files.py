@@ -1,6 +1,6 @@
 """A backup is there whole or not at all, wherever it lies and whoever may read it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import redis
 
 from dpserve.accounting.ledger import Ledger
 from dpserve.accounting.ledger.backup_files import BackupFile, write_backup
-from dpserve.accounting.ledger.backup_streams import identities, read_lines, recipients, writing
 from dpserve.accounting.ledger.backups import restore
 from dpserve.accounting.ledger.errors import CannotRecover
 from dpserve.accounting.ledger.verification import verify
@@ -32,9 +31,9 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
         yield opened
 
 
-async def _check_restored(folder: Path, place: str, **more: Any) -> None:
+async def _check_restored(folder: Path, place: str) -> None:
     async with Ledger.open(folder) as new:
-        assert await restore(new, BackupFile(place, **more)) == ["another", "lineage"]
+        assert await restore(new, BackupFile(place)) == ["another", "lineage"]
         for name in ("lineage", "another"):
             assert (await verify(new, name)).findings == ()
         assert (await new.client("lineage", "bob")).spent == 12 * COST.picorho
@@ -127,61 +126,3 @@ async def test_a_backup_lies_in_an_object_store(
             BackupFile(place)
     finally:
         server.stop()
-
-
-# Encryption
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> tuple[str, Path]:
-    """A public key, and the file of its secret key."""
-    age = pytest.importorskip("pyrage")
-    secret = age.x25519.Identity.generate()
-    (tmp_path / "key.txt").write_text(f"# created today\n# public key: {secret.to_public()}\n{secret}\n")
-    return str(secret.to_public()), tmp_path / "key.txt"
-
-
-async def test_an_encrypted_backup_shows_nothing_of_clients_and_needs_the_secret_key(
-    tmp_path: Path, ledger: Ledger, keys: tuple[str, Path], place: str
-) -> None:
-    public, secret = keys
-    await write_backup(ledger, place, (), keys=recipients([public]))
-    files, path = pa_fs.FileSystem.from_uri(place if "://" in place else f"file://{place}")
-    content = files.open_input_stream(path, compression=None).read()
-    assert not any(word in content for word in (b"ann", b"bob", b"gaussian"))
-    async with Ledger.open(tmp_path / "none") as new:
-        with pytest.raises(CannotRecover, match="encrypted"):
-            await restore(new, BackupFile(place))
-        age = pytest.importorskip("pyrage")
-        with pytest.raises(CannotRecover, match="cannot be decrypted"):
-            await restore(new, BackupFile(place, keys=[age.x25519.Identity.generate()]))
-        assert await new.lineage_names() == []
-    await _check_restored(tmp_path / "new", place, keys=identities(secret))
-
-
-def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
-    pytest.importorskip("pyrage")
-    for text in ("age1", "ssh-ed25519 AAAA", "ann@example.org"):
-        with pytest.raises(ValueError, match="no public key"):
-            recipients([text])
-    for content in ("", "# nothing\n", "AGE-SECRET-KEY-1\n", "-----BEGIN PRIVATE KEY-----\n"):
-        (tmp_path / "key").write_text(content)
-        with pytest.raises(ValueError, match="secret key"):
-            identities(tmp_path / "key")
-
-
-@pytest.mark.parametrize("is_encrypted", [False, True])
-def test_lines_that_are_not_read_to_the_end_leave_no_thread(
-    tmp_path: Path, request: pytest.FixtureRequest, *, is_encrypted: bool
-) -> None:
-    public, secret = request.getfixturevalue("keys") if is_encrypted else ("", tmp_path)
-    path, own = tmp_path / "lines", identities(secret) if is_encrypted else []
-    with path.open("wb") as sink, writing(sink, recipients([public] if is_encrypted else [])) as writer:
-        for number in range(200_000):
-            writer.write(f"{number}\n")
-    with path.open("rb") as source:
-        assert sum(1 for _ in read_lines(source, own)) == 200_000
-    with path.open("rb") as source:
-        lines: Iterator[str] = read_lines(source, own)
-        assert next(lines) == "0\n"
-        lines.close()  # type: ignore[attr-defined]
