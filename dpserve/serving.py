@@ -333,7 +333,7 @@ class ConfiguredService:
         """Return what answers over gRPC too, if that is to be."""
         if self.grpc_port is None:
             return nullcontext()
-        authentication = Authentication(ledger, http.tokens, http.rate_limit, http.failed_tries)
+        authentication = Authentication(ledger, http.tokens, http.failed_tries)
         spans = None if http.tracing is None else RequestSpans(http.tracing)
         port = _grpc()(models, authentication, metrics, bodies, self.server.largest_body, http.log, spans)
         longest = max((self.server.largest_body(len(each.certificate.feature_names)) for each in models), default=0)
@@ -533,8 +533,8 @@ def _request_log(settings: ServeSettings) -> RequestLog | None:
 
 
 async def _http_options(settings: ServeSettings) -> HttpOptions:
-    """Return who may ask, how often, and what is written down. Raises CannotServe."""
-    tokens = limit = None
+    """Return who may ask, and what is written down. Raises CannotServe."""
+    tokens = None
     if settings.jwt_issuer and settings.jwt_audience and settings.jwt_keys:
         with extra("jwt", "taking tokens"):
             from dpserve.service.http.tokens import Tokens, TokenSettings
@@ -550,18 +550,13 @@ async def _http_options(settings: ServeSettings) -> HttpOptions:
                 settings.jwt_scope_claim,
             )
         )
-    if settings.rate_limit is not None:
-        from dpserve.service.http.rate_limit import rate_limit
-
-        limit = rate_limit(settings.rate_limit, settings.rate_limit_store)
     tries = None
     if settings.failed_tries:
-        from dpserve.service.http.rate_limit import FailedTries
+        from dpserve.service.http.failed_tries import FailedTries
 
         tries = FailedTries(settings.failed_tries)
     return HttpOptions(
         tokens=tokens,
-        rate_limit=limit,
         failed_tries=tries,
         origins=settings.origins,
         log=_request_log(settings),

@@ -150,12 +150,6 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     cors_origin: str | None = _front(
         None, "Web origins whose pages may ask, as https://app.example, separated by commas.", default_text="none"
     )
-    rate_limit: str | None = _front(
-        None, "The most requests of each client, as 100/minute, replays included.", default_text="any number"
-    )
-    rate_limit_store: str | None = _front(
-        None, "redis://host:6379/1, where replicas and workers count requests together.", default_text="each for itself"
-    )
     failed_tries: int = _front(
         300, "The most invalid credentials that one address may send in a minute; 0 for any number.", ge=0
     )
@@ -233,13 +227,6 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         tokens = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
         if any(tokens) and not all(tokens):
             raise CannotServe("tokens need all of --jwt-issuer, --jwt-audience and --jwt-keys")
-        if self.rate_limit_store is not None and self.rate_limit is None:
-            raise CannotServe("--rate-limit-store has no effect without --rate-limit")
-        if self.workers > 1 and self.rate_limit is not None and self.rate_limit_store is None:
-            raise CannotServe(
-                "each of several workers would let as many requests through: say with --rate-limit-store where they "
-                "count together, or leave --workers out"
-            )
         for origin in self.origins:
             if not origin.startswith(("https://", "http://")) or origin.count("/") != _SLASHES_OF_AN_ORIGIN:
                 raise CannotServe(f"--cors-origin takes an origin, as https://app.example, not {origin!r}")

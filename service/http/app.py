@@ -41,7 +41,7 @@ from dpserve.service.telemetry.tracing import RequestSpans, Traces
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from dpserve.service.http.rate_limit import FailedTries, RateLimit
+    from dpserve.service.http.failed_tries import FailedTries
     from dpserve.service.http.tokens import Tokens
 
 _DESCRIPTION = """Predictions of a model that was trained on private records. Every answer is differentially private
@@ -80,8 +80,6 @@ class HttpOptions:
 
     tokens: "Tokens | None" = None
     """Verifies the tokens that are taken beside API keys."""
-    rate_limit: "RateLimit | None" = None
-    """The limit of each client's requests."""
     failed_tries: "FailedTries | None" = None
     """The limit of each address's invalid credentials."""
     origins: tuple[str, ...] = ()
@@ -93,11 +91,9 @@ class HttpOptions:
     """Seconds in which a request's body must arrive."""
 
     async def aclose(self) -> None:
-        """Send what is left of the traces, and close connections."""
+        """Send what is left of the traces."""
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.shutdown)
-        if self.rate_limit is not None:
-            await self.rate_limit.close()
 
 
 def create_app(
@@ -115,7 +111,7 @@ def create_app(
     bodies: what reads them, where others read some, too.
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()
-    authentication = Authentication(ledger, options.tokens, options.rate_limit, options.failed_tries)
+    authentication = Authentication(ledger, options.tokens, options.failed_tries)
     bodies = bodies or Bodies(options.seconds_for_body)
 
     asked = {

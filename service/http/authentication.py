@@ -24,7 +24,7 @@ from dpserve.service.http.requests import RequestHeader, invalid
 from dpserve.service.predictor import Caller
 
 if TYPE_CHECKING:
-    from dpserve.service.http.rate_limit import FailedTries, RateLimit
+    from dpserve.service.http.failed_tries import FailedTries
     from dpserve.service.http.tokens import Tokens, Verified
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
@@ -47,16 +47,14 @@ class Authentication:
         self,
         ledger: Ledger,
         tokens: "Tokens | None" = None,
-        rate_limit: "RateLimit | None" = None,
         failed_tries: "FailedTries | None" = None,
     ) -> None:
-        """Look keys up in `ledger`. tokens: verifies those that are taken beside keys. rate_limit: of each client.
+        """Look keys up in `ledger`. tokens: verifies those that are taken beside keys.
 
-        failed_tries: of each address.
+        failed_tries: limits those of each address.
         """
         self._ledger = ledger
         self._tokens = tokens
-        self._rate_limit = rate_limit
         self._failed_tries = failed_tries
 
     async def caller(self, request: Request, lineage: str, scope: KeyScope) -> Caller:
@@ -66,18 +64,11 @@ class Authentication:
         """
         shown = credential(authorization_of(request), request.headers)
         peer = request.client.host if request.client is not None else ""
-        by_token = await self._by_token(shown, lineage, scope, peer)
+        by_token = await self._by_token(shown, scope, peer)
         if by_token is not None:
             await self._check_client(lineage, by_token.client)
             return by_token
-        digest = key_digest(shown)
-        client = self._ledger.api_keys.clients.get((lineage, digest))
-        if client is not None:
-            await self._count(lineage, client)  # first: what is too often asked the ledger need not read
-        known = await self._by_key(digest, lineage, scope, peer)
-        if known.client != client:
-            await self._count(lineage, known.client)
-        return known
+        return await self._by_key(key_digest(shown), lineage, scope, peer)
 
     async def payer(self, header: RequestHeader, lineage: str) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
@@ -90,17 +81,14 @@ class Authentication:
         if shown is None:
             shown = credential(authorization, {name.decode("latin-1"): "" for name in header.fields})
         if self._tokens is not None:
-            by_token = await self._by_token(shown, lineage, "predict", header.peer)
+            by_token = await self._by_token(shown, "predict", header.peer)
             if by_token is not None:
                 return by_token
         digest = key_digest(shown)
         client = self._ledger.api_keys.clients.get((lineage, digest))
-        known = (
-            await self._by_key(digest, lineage, "predict", header.peer) if client is None else Caller(client, digest)
-        )
-        if self._rate_limit is not None:
-            await self._rate_limit.check(lineage, known.client)
-        return known
+        if client is not None:
+            return Caller(client, digest)
+        return await self._by_key(digest, lineage, "predict", header.peer)
 
     async def accounts(self, request: Request, lineages: Collection[str], scope: KeyScope) -> dict[str, Caller]:
         """Return who asks in each of these lineages that knows the credential; raise a problem as `caller` does.
@@ -120,8 +108,6 @@ class Authentication:
                 callers[lineage] = await self._account(lineage, known, scope)
             except Problem as problem:
                 refusals.append(problem)
-            else:
-                await self._count(lineage, callers[lineage].client)
         if not callers:
             # A key that is revoked in one lineage and unknown in the others is refused as revoked.
             refusal = next((each for each in refusals if each.kind is not ProblemType.UNAUTHENTICATED), refusals[0])
@@ -143,7 +129,7 @@ class Authentication:
     async def admit(self, header: RequestHeader, lineages: Collection[str]) -> str:
         """Return a name of who asks, before it is known of which of these lineages; raise a problem as `caller` does.
 
-        What follows is to ask `payer`, which counts the request.
+        What follows is to ask `payer`.
         """
         shown = credential(header.field(b"authorization") or "", {})
         if (token := await self._token(shown, header.peer)) is not None:
@@ -170,17 +156,10 @@ class Authentication:
             await self._failed_tries.count(peer)
         raise as_problem(refusal)
 
-    async def _count(self, lineage: str, client: str) -> None:
-        if self._rate_limit is not None:
-            await self._rate_limit.check(lineage, client)
-
-    async def _by_token(self, shown: str, lineage: str, scope: KeyScope, peer: str) -> Caller | None:
-        """Return the client that a token names, whose request is counted; None for what is no token."""
+    async def _by_token(self, shown: str, scope: KeyScope, peer: str) -> Caller | None:
+        """Return the client that a token names; None for what is no token."""
         token = await self._token(shown, peer)
-        if token is None:
-            return None
-        await self._count(lineage, token.client)
-        return _scoped(token, scope)
+        return None if token is None else _scoped(token, scope)
 
     async def _token(self, shown: str, peer: str) -> "Verified | None":
         """Return the verified token; None for what is no token."""

@@ -41,7 +41,6 @@ class ProblemType(StrEnum):
     KEY_EXPIRED = "key-expired", HTTPStatus.UNAUTHORIZED
     KEY_REVOKED = "key-revoked", HTTPStatus.UNAUTHORIZED
     TOKENS_UNAVAILABLE = "tokens-unavailable", HTTPStatus.SERVICE_UNAVAILABLE
-    RATE_UNKNOWN = "rate-unknown", HTTPStatus.SERVICE_UNAVAILABLE
     TOO_MANY_REQUESTS = "too-many-requests", HTTPStatus.TOO_MANY_REQUESTS
     UNKNOWN_MODEL = "unknown-model", HTTPStatus.NOT_FOUND
     NOT_EXPORTABLE = "not-exportable", HTTPStatus.FORBIDDEN

@@ -192,7 +192,7 @@ def test_config_show_names_every_source_and_no_secret(run):
     (run.folder / "own.toml").write_text(
         'ledger = "redis://:very_secret@store:6379/0"\n[serve]\nport = 9000\nprice = "rho:0.1"\nlargest-batch = 7\n'
     )
-    run.environment |= {"DPSERVE_RATE_LIMIT_STORE": "redis://:very_secret@store:6379/1", "DPSERVE_PRICE": "rho:0.2"}
+    run.environment |= {"DPSERVE_JWT_KEYS": "https://:very_secret@keys.example/1", "DPSERVE_PRICE": "rho:0.2"}
     arguments = ("--config", "own.toml", "config", "show", "--json", "--port", 9001)
     printed = run(*arguments).stdout
     rows = {row["setting"]: (row["value"], row["source"]) for row in json.loads(printed)["settings"]}
@@ -201,7 +201,7 @@ def test_config_show_names_every_source_and_no_secret(run):
     assert rows["price"] == ("rho:0.2", "environment DPSERVE_PRICE")
     assert rows["largest-batch"] == (7, file)
     assert rows["ledger"] == ("redis://(hidden)@store:6379/0", file)
-    assert rows["rate-limit-store"] == ("redis://(hidden)@store:6379/1", "environment DPSERVE_RATE_LIMIT_STORE")
+    assert rows["jwt-keys"] == ("https://(hidden)@keys.example/1", "environment DPSERVE_JWT_KEYS")
     assert rows["host"] == ("127.0.0.1", "default")
     table = run("--config", "own.toml", "config", "show").stdout
     assert "very_secret" not in printed + table

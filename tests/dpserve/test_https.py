@@ -83,7 +83,6 @@ def test_what_cannot_be_used_is_said_before_the_service_listens(run, bundle):
     for wrong in (other, run.folder / "none.key", run.folder / "own-locked.key", certificate):
         assert "cannot be used for HTTPS" in run.fails(*serve, "--tls-cert", certificate, "--tls-key", wrong)
     assert "tokens need all of" in run.fails(*serve, "--jwt-issuer", "https://provider.example")
-    assert "has no effect without --rate-limit" in run.fails(*serve, "--rate-limit-store", "redis://127.0.0.1:1")
     assert "takes an origin" in run.fails(*serve, "--cors-origin", "*")
 
 

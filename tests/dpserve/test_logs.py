@@ -17,7 +17,6 @@ def logs(run, bundle):
     """Ask a service everything with marked values, stop it, and return its output and the ids that it gave."""
     process, address, before = run.start_and_read(
         bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6, "--price", "rho:0.001", "--log-format", "json",
-        "--rate-limit", "9/hour",
     )  # fmt: skip
     key = run("clients", "add", "alice", "--rho", 0.0025, "--delta", 1e-6).stdout.strip()
     ids = []
@@ -39,8 +38,7 @@ def logs(run, bundle):
         ask("GET", f"/marked/{MARKED}")
         ask("GET", "/models/marked", headers={"X-Request-ID": "not an id"})
         ask("GET", "/budget", headers={"Authorization": "Bearer dp_marked"})
-        for _ in range(5):
-            ask("GET", "/budget")
+        ask("GET", "/budget")
     owner = re.search(r"owner's port is (\S+),", before[0])[1]
     with httpx.Client(base_url=owner, headers={"Authorization": "Bearer dp_marked"}) as http:
         for path in ("/api/models", "/api/lineages/marked/clients", "/marked"):
@@ -79,10 +77,6 @@ def test_every_line_is_json_and_says_nothing_of_what_was_asked(logs):
         404,
         401,
         200,
-        200,
-        200,
-        429,
-        429,
         401,
         401,
         404,

@@ -71,7 +71,6 @@ def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, train)
     train("first")
     run("lineage", "set-budget", "first", *BUDGET)
     for more in (
-        ("--rate-limit", "often"),
         ("--default", "second"),
         ("--trusted-proxies", "everybody"),
         ("--jwt-issuer", "https://i.example", "--jwt-audience", "a", "--jwt-keys", "nowhere.json"),

@@ -4,8 +4,8 @@ import pytest
 
 from dpserve.accounting.ledger import new_api_key
 from dpserve.service.http.app import HttpOptions
+from dpserve.service.http.failed_tries import FailedTries
 from dpserve.service.http.problems import Problem
-from dpserve.service.http.rate_limit import FailedTries
 from dpserve.service.listener import ServiceSettings
 
 from .test_http import PRICE, ROW, problem

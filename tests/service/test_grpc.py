@@ -22,7 +22,6 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from dpserve.service.http.authentication import Authentication
-from dpserve.service.http.rate_limit import rate_limit
 from dpserve.service.http.requests import Bodies
 from dpserve.service.rpc.messages import SERVICE
 from dpserve.service.rpc.server import GrpcPort
@@ -40,9 +39,9 @@ LONGEST = 64 * 1024
 class Opened:
     """A port for gRPC beside a service."""
 
-    def __init__(self, service, limit=None, largest=20_000, tls=None, spans=None, seconds=30.0, together=2**28):
+    def __init__(self, service, largest=20_000, tls=None, spans=None, seconds=30.0, together=2**28):
         self.service = service
-        authentication = Authentication(service.ledger, rate_limit=limit)
+        authentication = Authentication(service.ledger)
         bodies = Bodies(seconds, together)
         port = GrpcPort(service.models, authentication, service.metrics, bodies, lambda _: largest, spans=spans)
         self._listening = port.listening("127.0.0.1:0", longest=LONGEST, drain_seconds=20, tls=tls)
@@ -244,14 +243,6 @@ def test_an_idempotency_key_is_for_one_request(opened):
     assert first.parameters["receipt_id"] == again.parameters["receipt_id"]
     assert opened.refused([[0.5] * 4], key, headers=named) == str(StatusCode.INVALID_ARGUMENT)
     assert opened.service.spent() == PRICE
-
-
-def test_a_rate_limit_is_resource_exhausted(service):
-    opened = Opened(service, rate_limit("1/minute"))
-    key = service.add_client()
-    opened.infer([ROW], key)
-    assert opened.refused([ROW], key) == str(StatusCode.RESOURCE_EXHAUSTED)
-    opened.close()
 
 
 def test_a_ledger_that_is_gone_is_unavailable(opened):
