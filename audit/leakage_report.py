@@ -52,7 +52,7 @@ def leakage_report(leakage: Leakage, url: str) -> Report:
                 "*: counts, because it did best on the quarter of the candidates that chose its threshold.",
             ),
         ),
-        pictures=(Picture.with_axes(f"ROC of {best.attack}", decided, ("FPR", "TPR"), lambda axes: _draw(axes, best)),),
+        picture=Picture.with_axes(("FPR", "TPR"), lambda axes: _draw(axes, best)),
         warnings=difference.warnings(),
         notes=(
             "nothing was claimed, so nothing can be convicted; what was found is a lower bound of what the model tells",

@@ -46,14 +46,7 @@ def attack_report(outcome: "Outcome") -> Report:
         inconclusive=outcome.inconclusive,
         content=_attack_content(outcome) | {"roc": roc},
         tables=_attack_tables(outcome, decided),
-        pictures=(
-            Picture(
-                f"ROC of attacks on {model['name']}",
-                f"{decided}. The shaded side of the black curve is out of reach if the claim holds, except by chance.",
-                lambda figure: _draw_roc(figure, roc, proven=judged.decision.proven),
-                (11, 5),
-            ),
-        ),
+        picture=Picture(lambda figure: _draw_roc(figure, roc, proven=judged.decision.proven), (11, 5)),
         warnings=(
             *outcome.difference.warnings(),
             *(f"ran out of budget, and used what was answered ({scope})" for scope in outcome.exhausted),
@@ -376,7 +369,7 @@ def mechanism_report(
                 "Where the claim is refuted, bounds through its family mean nothing." if finding.convicted else "",
             ),
         ),
-        pictures=(_tradeoff_of_errors(claim, scores_in, scores_out),),
+        picture=_tradeoff_of_errors(claim, scores_in, scores_out),
         notes=(
             *notes,
             "A lower bound says what an attack has shown, not what a better one could show.",
@@ -399,9 +392,8 @@ def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: F
         axes.plot(np.append(false_alarms, 0.0), np.append(missed, 1.0), label="errors observed, by threshold")
         axes.set_aspect("equal")
 
-    caption = "Each point is one threshold on the score. Points far below the claim's line refute it."
     labels = ("false positive rate", "false negative rate")
-    return Picture.with_axes("trade-off of errors", caption, labels, draw, (5.2, 5.0))
+    return Picture.with_axes(labels, draw, (5.2, 5.0))
 
 
 def release_report(finding: ReleaseFinding) -> Report:
@@ -512,7 +504,7 @@ def sampler_report(finding: SamplerFinding) -> Report:
                 "timed again, with twice as many releases, and the second look is shown.",
             ),
         ),
-        pictures=(_p_values(finding),),
+        picture=_p_values(finding),
         warnings=tuple(
             f"the times of {name!r} differ between extreme and zero logits (t = {test.t:.3g}): look again on a "
             "quiet machine"
@@ -533,4 +525,4 @@ def _p_values(finding: SamplerFinding) -> Picture:
         axes.axhline(finding.least_p, linestyle="--", color="tab:red", label="convicts below")
 
     labels = ("rank of the test, of all", "p-value")
-    return Picture.with_axes("p-values", "The chi-square tests' p-values in ascending order.", labels, draw)
+    return Picture.with_axes(labels, draw)

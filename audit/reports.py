@@ -1,10 +1,8 @@
-"""The form of what an attack or an audit found: one description, shown as text, as JSON, as PNG and as an HTML file.
+"""The form of what an attack or an audit found: one description, shown as text, as JSON and as a picture.
 
 A report is a value. What it says is decided before it is built (`dpserve.audit.presentation`); this module only shows
 it."""
 
-import base64
-import html
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,16 +67,12 @@ class ReportTable:
 class Picture:
     """A figure, drawn when its bytes are asked for. draw: onto an empty figure of so many inches, width and height."""
 
-    title: str
-    caption: str
     draw: Callable[["Figure"], None]
     inches: tuple[float, float] = (6.4, 4.0)
 
     @classmethod
     def with_axes(
         cls,
-        title: str,
-        caption: str,
         labels: tuple[str, str],
         draw: Callable[["Axes"], None],
         inches: tuple[float, float] = (6.4, 4.0),
@@ -92,7 +86,7 @@ class Picture:
             axes.set_ylabel(labels[1])
             axes.legend(fontsize="small")
 
-        return cls(title, caption, draw_axes, inches)
+        return cls(draw_axes, inches)
 
     @cached_property
     def png(self) -> bytes:
@@ -136,7 +130,7 @@ class Report:
     convicted: bool
     content: Mapping[str, Any]
     tables: tuple[ReportTable, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    picture: Picture | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     inconclusive: bool = False
@@ -168,7 +162,7 @@ class Report:
 
 
 def print_text(report: Report, console: Console) -> None:
-    """Print everything but the pictures."""
+    """Print everything but the picture."""
 
     def line(text: str, style: str | None = None) -> None:
         console.print(text, style=style, highlight=False, markup=False)
@@ -189,36 +183,16 @@ def print_text(report: Report, console: Console) -> None:
 
 
 def as_json(report: Report) -> str:
-    """Return everything but the pictures as JSON. A number that JSON does not have becomes null."""
+    """Return everything but the picture as JSON. A number that JSON does not have becomes null."""
     shown = {name: getattr(report, name) for name in _SHOWN} | dict(report.content)
     return to_json(shown, indent=1, inf_nan_mode="null", fallback=lambda array: array.tolist()).decode()
 
 
-def as_html(report: Report) -> str:
-    """Return the whole report as one HTML page that needs no other file and loads nothing."""
-    parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="{report.kind}">{_text(report.verdict)}</p>']
-    parts += [f'<p class="warning">{_text(warning)}</p>' for warning in report.warnings]
-    for shown in report.pictures:
-        source = f"data:image/png;base64,{base64.b64encode(shown.png).decode('ascii')}"
-        caption = f"<figcaption>{_text(shown.caption)}</figcaption>"
-        parts.append(f'<figure><img alt="{_text(shown.title)}" src="{source}">{caption}</figure>')
-    for table in report.tables:
-        rows = [_row("th", table.columns), *(_row("td", row) for row in table.rows)]
-        note = f"<p>{_text(table.note)}</p>" if table.note else ""
-        parts.append(f"<h2>{_text(table.title)}</h2><table>{''.join(rows)}</table>{note}")
-    if report.notes:
-        parts.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in report.notes) + "</ul>")
-    return _PAGE.format(title=_text(report.title), style=_STYLE, body="\n".join(parts))
-
-
-def write(report: Report, *, html_file: Path | None = None, png_file: Path | None = None) -> None:
-    """Write the HTML page and the first picture where a path is given. Raises OSError, and ValueError without one."""
-    if html_file is not None:
-        write_shown(html_file, as_html(report))
-    if png_file is not None:
-        if not report.pictures:
-            raise ValueError(f"there is no picture in this report to write to {png_file}")
-        write_shown(png_file, report.pictures[0].png)
+def write_picture(report: Report, file: Path) -> None:
+    """Write the picture. Raises OSError, and ValueError where there is none."""
+    if report.picture is None:
+        raise ValueError(f"there is no picture in this report to write to {file}")
+    write_shown(file, report.picture.png)
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -233,40 +207,3 @@ def interval(low: float, high: float, digits: int = 3) -> str:
 
 def _cell(value: str | float | None) -> str:
     return str(value) if isinstance(value, str | int) else number(value)
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-
-def _text(text: str) -> str:
-    return html.escape(text, quote=True)
-
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
-table { border-collapse: collapse; font-size: 0.9rem; }
-th, td { text-align: left; padding: 0.25rem 0.75rem; border-bottom: 1px solid #ddd; }
-img { max-width: 100%; }
-figcaption { color: #555; font-size: 0.9rem; }
-.convicted, .inconclusive, .acquitted, .measured { font-weight: 600; padding: 0.5rem 0.75rem; }
-.convicted { background: #fde8e6; }
-.inconclusive { background: #fff4d6; }
-.acquitted { background: #e7f5e9; }
-.measured { background: #e6f3f7; }
-.warning { background: #fff4d6; padding: 0.5rem 0.75rem; }
-"""
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""

@@ -133,7 +133,6 @@ def sensitivity_report(model: str, found: Mapping[str, tuple[Measurement, ...]])
         axes.barh([name for name, _ in bars], [share for _, share in bars])
         axes.axvline(1.0, linestyle=":", color="black", label="claimed")
 
-    caption, labels = "What lies beyond 1 refutes its claim.", ("measured, of the claim", "")
     return Report(
         title=f"Sensitivity of a {model} model of the digits, measured on neighbours that were trained again",
         finding=f"beyond what is claimed for {', '.join(beyond)}" if beyond else "within what is claimed",
@@ -147,7 +146,7 @@ def sensitivity_report(model: str, found: Mapping[str, tuple[Measurement, ...]])
             )
             for how, some in found.items()
         ),
-        pictures=(Picture.with_axes("Sensitivities", caption, labels, draw, (7.0, 1.2 + 0.7 * len(bars))),),
+        picture=Picture.with_axes(("measured, of the claim", ""), draw, (7.0, 1.2 + 0.7 * len(bars))),
         notes=("A measurement is a lower bound: below the claim it proves nothing.",),
     )
 

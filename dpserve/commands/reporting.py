@@ -51,24 +51,24 @@ class ReportOptions(Options):
     """Options for showing a report. Its files are checked to be writable before the command works."""
 
     as_json: bool = option(False, "Print everything as JSON.", "--json")
-    html: Path | None = option(None, "Write the whole report into FILE.html.")
     png: Path | None = option(None, "Draw the picture into FILE.png.")
 
     @classmethod
     def of_words(cls, given: Mapping[str, Any]) -> Self:
         """Return the options. Raises MissingExtra or OSError for files that cannot be written."""
         options = super().of_words(given)
-        if options.html is not None or options.png is not None:
+        if options.png is not None:
             from dpserve.audit import reports
 
-            reports.check_files(options.html, options.png)
+            reports.check_files(options.png)
         return options
 
     def show(self, report: "Report") -> NoReturn:
-        """Show the report, write its files and exit with its status."""
+        """Show the report, write its picture and exit with its status."""
         from dpserve.audit import reports
 
-        reports.write(report, html_file=self.html, png_file=self.png)
+        if self.png is not None:
+            reports.write_picture(report, self.png)
         self.print_report(report)
         sys.exit(report.exit_status)
 

@@ -49,7 +49,7 @@ def report(setting: Setting, found: Mapping[Kind, Found], source: str, convictio
             "games": {f"{sensitivity} {neighbours}": asdict(one) for (sensitivity, neighbours), one in said.items()},
         },
         tables=(_advantages(setting, said, mu), _epsilons(setting, said), _models(found), _sensitivities(found)),
-        pictures=(_beliefs(found),),
+        picture=_beliefs(found),
         warnings=(
             "Noise scaled to the local sensitivity is the paper's: it gives no differential privacy.",
             "Bounded neighbours (a record replaced) are the paper's: neighbouring here is a record added or removed.",
@@ -227,4 +227,4 @@ def _beliefs(found: Mapping[Kind, Found]) -> Picture:
         axes.set_ylabel("final belief in the data set used")
         axes.legend()
 
-    return Picture("Beliefs", "The adversary's final belief in the data set that was used.", draw, inches=(6.4, 4.0))
+    return Picture(draw)

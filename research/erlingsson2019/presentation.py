@@ -68,7 +68,6 @@ def region_report(title: str, points: Sequence[Point], delta: float, setting: Ma
     ]
     if any(point.notes for point in points):
         tables.append(table("Besides", lambda point: point.notes))
-    caption = "The region of privacy. A lower bound of 0 is drawn at 0.001."
     labels = "noise multiplier", f"epsilon at delta = {delta:g}"
     return Report(
         title=title,
@@ -78,6 +77,6 @@ def region_report(title: str, points: Sequence[Point], delta: float, setting: Ma
         convicted=bool(convicted),
         content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
         tables=tuple(tables),
-        pictures=(Picture.with_axes("Region of privacy", caption, labels, draw, (6.4, 4.4)),),
+        picture=Picture.with_axes(labels, draw, (6.4, 4.4)),
         notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
     )

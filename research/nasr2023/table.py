@@ -102,7 +102,7 @@ def table_1(
                 ),
             ),
         ),
-        pictures=(_curve(findings, column),),
+        picture=_curve(findings),
         notes=(*notes, NOTE_ON_STEPS, NOTE, f"What this could convict: {power_note}."),
     )
 
@@ -132,7 +132,7 @@ def _printed(method: str, epsilon: int) -> tuple[str, ...]:
     return tuple(f"{value:g}" for value in table[method][epsilon])
 
 
-def _curve(findings: Mapping[int, StepFinding], column: str) -> Picture:
+def _curve(findings: Mapping[int, StepFinding]) -> Picture:
     def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
         epsilons = sorted(findings)
@@ -152,4 +152,4 @@ def _curve(findings: Mapping[int, StepFinding], column: str) -> Picture:
         axes.set_ylabel("lower bound of epsilon")
         axes.legend(fontsize="small")
 
-    return Picture("Lower bounds", f"What is found on {column} of what is claimed.", draw, inches=(6.4, 4.4))
+    return Picture(draw, (6.4, 4.4))

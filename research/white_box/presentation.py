@@ -60,14 +60,7 @@ def steps_report(
                 f"{finding.accuracy:.1%}",
             ),
         ),
-        pictures=(
-            Picture.with_axes(
-                "Observations",
-                "What one step shows, with the canary and without it.",
-                ("observation, in clipping norms", "steps"),
-                draw,
-            ),
-        ),
+        picture=Picture.with_axes(("observation, in clipping norms", "steps"), draw),
         notes=(*notes, NOTE_ON_STEPS),
     )
 

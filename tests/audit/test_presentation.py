@@ -9,4 +9,4 @@ def test_p_values_are_drawn_even_where_one_is_nothing():
     times = {"gaussian": Timings(100, 1.0, (Timing("margin", 0.1, 0.5),), 1.0)}
     report = sampler_report(SamplerFinding({"a table": 0.0}, tests, (), 1e-8, 0, 0, times))
     assert report.convicted
-    assert report.pictures[0].png.startswith(b"\x89PNG")
+    assert report.picture.png.startswith(b"\x89PNG")

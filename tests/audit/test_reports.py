@@ -1,9 +1,8 @@
-"""One report in four forms."""
+"""One report in three forms."""
 
 import io
 import json
 from dataclasses import dataclass
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -32,31 +31,10 @@ def report():
         convicted=True,
         content={"rates": Rates(0.5, (0.25, float("nan"))), "scores": np.array([1.0, np.inf]), "count": np.int64(3)},
         tables=(ReportTable("rates", ("name", "value"), (("<TPR>", "0.5"), ("ends", "[bold]")), note="of 2 records"),),
-        pictures=(Picture("ROC", "a diagonal", draw, inches=(2, 1)),),
+        picture=Picture(draw, inches=(2, 1)),
         warnings=("a warning",),
         notes=("a note",),
     )
-
-
-class Page(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.addresses, self.words = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.addresses += [value for name, value in attributes if name in ("src", "href")]
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-
-def test_the_page_needs_no_other_file_and_shows_all_text_as_text(report):
-    page = Page(reports.as_html(report))
-    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
-    assert len(page.addresses) == 1
-    for words in (report.title, report.verdict, "<TPR>", "[bold]", "of 2 records", "a warning", "a note", "a diagonal"):
-        assert words in page.words
 
 
 def test_json_holds_everything_and_only_what_json_has(report):
@@ -74,13 +52,12 @@ def test_text_holds_everything_but_the_picture(report):
         assert words in file.getvalue()
 
 
-def test_files_are_written_where_asked(report, tmp_path):
-    reports.write(report, html_file=tmp_path / "page.html", png_file=tmp_path / "roc.png")
-    assert (tmp_path / "page.html").read_text() == reports.as_html(report)
+def test_the_picture_is_written_where_asked(report, tmp_path):
+    reports.write_picture(report, tmp_path / "roc.png")
     with Image.open(tmp_path / "roc.png") as image:
         assert image.size == (220, 110)
     with pytest.raises(ValueError, match="no picture"):
-        reports.write(Report("t", "v", False, {}), png_file=tmp_path / "none.png")
+        reports.write_picture(Report("t", "v", False, {}), tmp_path / "none.png")
 
 
 def test_a_conviction_and_no_verdict_have_exit_statuses_of_their_own(report):
@@ -89,7 +66,6 @@ def test_a_conviction_and_no_verdict_have_exit_statuses_of_their_own(report):
     nothing = Report("t", "v", False, {}, inconclusive=True)
     assert nothing.exit_status == 4
     assert json.loads(reports.as_json(nothing))["inconclusive"] is True
-    assert '<p class="inconclusive">' in reports.as_html(nothing)
     with pytest.raises(ValueError, match="not inconclusive"):
         Report("t", "v", True, {}, inconclusive=True)
 

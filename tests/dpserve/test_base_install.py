@@ -60,7 +60,7 @@ def test_a_model_is_attacked(run, bundle, bare):
     ("words", "missing"),
     [
         ("audit mechanism gaussian --classes 3 --epsilon 1 --trials 1000000000 --png found.png", "matplotlib"),
-        ("audit sampler --draws 10000000000 --html found.html", "matplotlib"),
+        ("audit sampler --draws 10000000000 --png found.png", "matplotlib"),
         ("plan --classes 2 --n 99 --epsilon 1 --delta 1e-6 --plot found.png", "matplotlib"),
         ("explain --release gaussian:4 --delta 1e-6 --plot found.png", "matplotlib"),
         ("train-published --data digits --out network", "torch"),

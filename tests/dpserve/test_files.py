@@ -4,8 +4,6 @@ import errno
 
 import pytest
 
-from dpserve.audit import reports
-from dpserve.audit.reports import Report
 from dpserve.commands.console import picture
 from dpserve.commands.files import whole_file
 from dpserve.service.admin.keys import admin_key
@@ -60,18 +58,13 @@ def draw(folder):
         figure.add_subplot()
 
 
-def reported():
-    return Report("an audit", "nothing", convicted=False, content={})
-
-
 @pytest.mark.parametrize(
     "write",
     [
         admin_key,
         draw,
-        lambda folder: reports.write(reported(), html_file=folder / "x.html"),
     ],
-    ids=["the admin key", "a plot", "a report"],
+    ids=["the admin key", "a plot"],
 )
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, write):
     with limited_to(10), pytest.raises(OSError) as refused:  # noqa: PT011

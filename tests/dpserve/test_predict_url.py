@@ -100,12 +100,11 @@ def test_a_model_that_memorises_is_measured_from_the_command_line(run, serve, fi
     (run.folder / "key").write_text("abc\n")
     url = serve(*DIALECTS["open inference"][1:])
     more = ["--request-json", json.dumps(OPEN_INFERENCE), "--key-file", "key"]
-    read = json.loads(run("attack", "--predict-url", url, *files, *more, "--json", "--html", "r.html").stdout)
+    read = json.loads(run("attack", "--predict-url", url, *files, *more, "--json").stdout)
     assert read["decided"] == {"members": COUNT, "non_members": COUNT}
     assert read["convicted"] is False
     assert read["epsilon_lower_bound"] > 1
     assert max(one["interval"][0] for one in read["attacks"]) > 0.3
-    assert "<img" in (run.folder / "r.html").read_text()
 
 
 def test_what_is_missing_is_said_in_one_line(run, serve, files):

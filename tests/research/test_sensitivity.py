@@ -54,7 +54,7 @@ def test_shares_of_claims_are_drawn():
     found = {"left out": (Measurement("weights", "a theorem", 0.5, 1.0), Measurement("logits", "another", 2.0, 1.0))}
     report = sensitivity_report("published", found)
     assert report.verdict == "Convicted: beyond what is claimed for logits."
-    assert report.pictures[0].png.startswith(b"\x89PNG")
+    assert report.picture.png.startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("model", "ignored"), [("certified", ("--neighbours", "2")), ("published", ("--lam", "2"))])

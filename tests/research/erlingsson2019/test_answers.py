@@ -100,7 +100,7 @@ def test_the_report_shows_the_region():
     shown = region_report("A region", points, 1e-5, {"seed": 0})
     assert shown.verdict == "Not refuted: the best lower bound reaches 33% of the best upper bound at most."
     assert shown.tables[1].rows[1] == ("4", "0.4", "-")
-    assert shown.pictures[0].png.startswith(b"\x89PNG")
+    assert shown.picture.png.startswith(b"\x89PNG")
     convicted = region_report("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
     assert convicted.exit_status == reports.CONVICTED
     with pytest.raises(ValueError, match="at least one"):

@@ -44,7 +44,7 @@ def test_the_table_stands_beside_the_printed_one():
     assert row[4:] == ("3.4", "3.34", "3.54", "3.14")
     content = json.loads(reports.as_json(shown))
     assert content["epsilons"]["4"]["bounds"]["f-DP (CP)"]["guarantee"] == "exact"
-    assert shown.pictures[0].png.startswith(b"\x89PNG")
+    assert shown.picture.png.startswith(b"\x89PNG")
 
 
 def test_a_threshold_chosen_afterwards_says_more_than_one_fixed_before():
@@ -99,12 +99,12 @@ def test_what_cannot_be_watched_is_refused(monkeypatch):
 def test_a_planted_fault_is_convicted_and_a_sound_step_is_not(tmp_path):
     """Clipping after averaging moves the sum by more than 40 where the noise is 3: all 60 steps tell."""
     small = ("--steps", 60, "--runs", 1, "--json")
-    broken = invoke(*small, "--fault", "clip-after-averaging", "--html", tmp_path / "page.html")
+    broken = invoke(*small, "--fault", "clip-after-averaging", "--png", tmp_path / "picture.png")
     assert broken.exit_code == reports.CONVICTED
     found = json.loads(broken.stdout)
     assert found["convicted"]
     assert found["bounds"]["f-DP (CP)"]["step_epsilon"] > 1.27 == pytest.approx(found["claim"]["step_epsilon"])
-    assert "<img" in (tmp_path / "page.html").read_text()
+    assert (tmp_path / "picture.png").exists()
     sound = invoke(*small, "--fault", "none")
     assert sound.exit_code == reports.ACQUITTED
 
