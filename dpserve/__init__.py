@@ -10,7 +10,16 @@ if TYPE_CHECKING:
     from dpserve.plans import plan
     from dpserve.training.block_choice import Blocks
     from dpserve.training.errors import PrivacyWarning
-    from dpserve.training.feature_choice import Features
+    from dpserve.training.feature_choice import (
+        AutoFeatures,
+        BinFeatures,
+        EncoderFeatures,
+        FourierFeatures,
+        HogFeatures,
+        HogFourierFeatures,
+        IdentityFeatures,
+        QuantileFeatures,
+    )
     from dpserve.training.inputs.described import Boolean, Date, Datetime, Integer, Levels, Number, Schema, Text
     from dpserve.training.kinds.class_sums.kind import ClassSums
     from dpserve.training.kinds.dpsgd.kind import DPSGD
@@ -21,6 +30,8 @@ __all__ = [
     "DPSGD",
     "Answers",
     "AsyncClient",
+    "AutoFeatures",
+    "BinFeatures",
     "Blocks",
     "Boolean",
     "BudgetExhausted",
@@ -28,33 +39,49 @@ __all__ = [
     "Client",
     "Date",
     "Datetime",
-    "Features",
+    "EncoderFeatures",
+    "FourierFeatures",
     "Head",
+    "HogFeatures",
+    "HogFourierFeatures",
+    "IdentityFeatures",
     "Integer",
     "Levels",
     "Lineage",
     "Number",
     "PrivacyWarning",
     "PrivateClassifier",
+    "QuantileFeatures",
     "Schema",
     "ServiceError",
     "Text",
     "Weights",
     "plan",
 ]
+_FEATURES = (
+    "AutoFeatures",
+    "BinFeatures",
+    "EncoderFeatures",
+    "FourierFeatures",
+    "HogFeatures",
+    "HogFourierFeatures",
+    "IdentityFeatures",
+    "QuantileFeatures",
+)
 _DESCRIBED = ("Boolean", "Date", "Datetime", "Integer", "Levels", "Number", "Schema", "Text")
 _MODULES = {
     "Blocks": "dpserve.training.block_choice",
     "ClassSums": "dpserve.training.kinds.class_sums.kind",
     "DPSGD": "dpserve.training.kinds.dpsgd.kind",
-    "Features": "dpserve.training.feature_choice",
     "Head": "dpserve.training.kinds.head.kind",
     "Lineage": "dpserve.lineages",
     "PrivacyWarning": "dpserve.training.errors",
     "PrivateClassifier": "dpserve.classifier",
     "Weights": "dpserve.training.kinds.weights.kind",
     "plan": "dpserve.plans",
-} | dict.fromkeys(_DESCRIBED, "dpserve.training.inputs.described")
+}
+_MODULES |= dict.fromkeys(_DESCRIBED, "dpserve.training.inputs.described")
+_MODULES |= dict.fromkeys(_FEATURES, "dpserve.training.feature_choice")
 """Where the names are that `dpserve.client` does not have."""
 
 

@@ -73,7 +73,7 @@ from dpserve.training.drafts import draft_folder
 from dpserve.training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
 from dpserve.training.evaluation import Evaluation, Law, evaluate
 from dpserve.training.feature_choice import Features
-from dpserve.training.fit import Event, Planned, Request, Warned, check, fit
+from dpserve.training.fit import Request, check_abilities, check_needs, fit
 from dpserve.training.inputs.blocks import BlockDeclaration
 from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.lineage import KnownRecords
@@ -85,6 +85,7 @@ from dpserve.training.kinds.registry import kind_named, kind_of, pay_once, relea
 from dpserve.training.options import Options
 from dpserve.training.pay_once.coverage import thousandths
 from dpserve.training.purchases import model_purchase, planned_purchase
+from dpserve.training.watchers import Event, Planned, Warned
 from dpserve.wording import as_parameter, in_python
 
 _Result = TypeVar("_Result")
@@ -141,7 +142,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "auto" for the kind that the planner chooses; or DPSGD(hidden=64), ClassSums(), Weights(lam=30), all paid for
         once; or Head(), each of whose answers is paid for when a service gives it; or a kind's name.
     features : str or Features, default "auto"
-        The public feature map; auto follows public rules.
+        The public feature map: "auto" follows public rules; or FourierFeatures(bandwidth=0.5), BinFeatures(),
+        QuantileFeatures(), HogFeatures(image_shape=(28, 28)), EncoderFeatures(encoder="FILE.onnx") and so on, or a
+        map's name.
     public : data frame or ndarray, optional
         Public rows like the records, with their classes, which the planner simulates on for "auto".
     prediction_sets : {"auto", "off", "all", "class"}, default "auto"
@@ -245,7 +248,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         with _in_python():
             request = self._request()
-            check(request, unit=self._described.unit)
+            check_needs(request)
+            check_abilities(request, unit=self._described.unit)
             return _run(self._cost(request))
 
     def fit(self, X: Any, y: Any = None, **not_offered: Any) -> Self:
@@ -281,7 +285,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes = described.classes if schema is not None else classes_of(described.classes, label_type)
             _check_described(described, schema, classes)
             request = self._request()
-            check(request, unit=described.unit)
+            check_needs(request)
+            check_abilities(request, unit=described.unit)
             refuse_forgotten(request.lineage)
             records = self._records(table, label, schema, classes, request)
             if request.made_kind.outputs(records.declaration).classes is None:
@@ -723,7 +728,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             kind=kind,
             price=_price(self.epsilon, self.delta),
             n=self.n,
-            features=self.features if isinstance(self.features, Features) else Features(self.features),
+            features=_features(self.features),
             public=None if self.public is None else self._public_rows,
             prediction_sets=self.prediction_sets,
             blocks=lineage.blocks,
@@ -963,18 +968,22 @@ def _kind(given: Options | str) -> Options | None:
     return kind_named(given).options()
 
 
+def _features(given: Features | str) -> Features:
+    """Return the features that are asked for. Raises WrongOption."""
+    return given if isinstance(given, Features) else Features.of_words({"features": given})
+
+
 def _suggestion(name: str) -> str:
     """Return what was probably meant by an unknown parameter, or where it is now."""
     if name in _WEIGHTS:
         return _WEIGHTS[name]
-    owners: dict[str, type[Options]] = {"schema": Schema, "lineage": Lineage, "features": Features}
-    owners |= {f"kind={kind.options.__name__}": kind.options for kind in trainable_kinds().values()}
+    owners: list[tuple[str, type[Options]]] = [("schema", Schema), ("lineage", Lineage), ("features", Features)]
+    owners += [("kind", kind.options) for kind in trainable_kinds().values()]
     if name in Blocks.model_fields:
         return f": it is one of lineage=Lineage(blocks=Blocks({name}=...))"
-    for owner, options in owners.items():
-        if name in options.model_fields:
-            shown = owner if "=" in owner else f"{owner}={options.__name__}"
-            return f": it is one of {shown}({name}=...)"
+    for parameter, options in owners:
+        if name in options.flags():
+            return f": it is one of {parameter}={options.flags()[name][1].__name__}({name}=...)"
     parameters = inspect.signature(PrivateClassifier).parameters
     close = get_close_matches(name, parameters, 1)
     return f": did you mean {close[0]!r}?" if close else f": there are {', '.join(parameters)}"

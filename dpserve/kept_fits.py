@@ -47,7 +47,7 @@ class KeptFits:
                 exclude={"public", "features", "kind", "overlapping_lineage_is_accepted", "block_budget"},
             ),
             "kind": [type(request.kind).__name__, request.kind and request.kind.model_dump(mode="json")],
-            "features": request.features.model_dump(mode="json"),
+            "features": [request.features.word, request.features.model_dump(mode="json")],
             "encoder": _digest(request.features.content or b""),
             "declaration": repr(replace(records.declaration, block_budget="")),
             "unit": records.unit,

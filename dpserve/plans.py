@@ -10,7 +10,7 @@ from dpserve.described_rows import bounds_of, public_records
 from dpserve.labels import schema_with_label
 from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.training.errors import WrongOption
-from dpserve.training.feature_choice import Features, shape_of
+from dpserve.training.feature_choice import Features, features_of_rule, shape_of
 from dpserve.training.features import rules
 from dpserve.training.inputs.declared import parse_bounds
 from dpserve.training.inputs.described import Schema
@@ -92,9 +92,7 @@ def plan(
         with shares("simulating") as progress:
             found = by_simulation(rows, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
     kind, _ = found.training_options(n, whole, queries)
-    features = Features.of_rule(found.chosen.features, declared)
-    if shape is not None:
-        features = features.replaced(image_shape=shape)
+    features = features_of_rule(found.chosen.features, declared, image_shape)
     return Plan(kind, features, found.reason, found.warnings, found.estimates)
 
 

@@ -24,7 +24,6 @@ from dpserve.train_options import options_of_train
 from dpserve.training.errors import BundleError, MissingExtra
 from dpserve.training.export.files import FORMS, exported
 from dpserve.training.features.maps import Bins, Quantiles
-from dpserve.training.fit import Unwatched
 from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.kind import Job, Kind, problems_of
@@ -33,6 +32,7 @@ from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.chain import BoughtFeatures, buy_features
 from dpserve.training.pay_once.classifier import Classifier
 from dpserve.training.pay_once.cuts import CUTS
+from dpserve.training.watchers import Unwatched
 
 __all__ = ["check_kind"]
 

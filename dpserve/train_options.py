@@ -274,4 +274,4 @@ def _of_flag(flag: str, text: str) -> Iterator[None]:
 
 def options_of_train() -> set[str]:
     """Return the names of the options of every training, which no kind's own may have."""
-    return {name for options in (TrainOptions, TrainPrice, Features) for name in options.model_fields}
+    return {name for options in (TrainOptions, TrainPrice, Features) for name in options.flags()}

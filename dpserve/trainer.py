@@ -29,18 +29,10 @@ from dpserve.interrupts import stopped_by_signals
 from dpserve.train_options import Planner, TrainOptions, TrainPrice
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
-from dpserve.training.fit import (
-    Event,
-    FittedModel,
-    Planned,
-    Request,
-    Warned,
-    check_needs,
-    check_together,
-    fit,
-)
+from dpserve.training.fit import FittedModel, Request, check_abilities, check_needs, fit
 from dpserve.training.inputs.records import Records
 from dpserve.training.options import Options
+from dpserve.training.watchers import Event, Planned, Warned
 from dpserve.wording import as_flag
 
 
@@ -66,7 +58,7 @@ def run_training(
             return _public_rows(given, str(public), read[0])
 
         request = given.request(kind, features, price, planner, None if public is None else read_public)
-        check_together(request, unit=given.unit, on_ray=given.engine != LOCAL)
+        check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
         refuse_forgotten(request.lineage)
         _warn_of_poor_lineage(request)
         _, records = given.read_all(lambda: check_needs(request), request.declared_blocks)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from dpserve.accounting.messages import Message, spelled
 from dpserve.training.errors import SeveralErrors, WrongOption, WrongValue
-from dpserve.training.options import Options
+from dpserve.training.options import OneOf, Options, is_several
 
 _PARAMETERS = {
     "out": "path=",
@@ -39,10 +39,13 @@ def as_flag(option: str, form: str = "") -> str:
 def flags_of(options: Options) -> list[str]:
     """Return the command line's words for the options that were given."""
     words = []
-    for name in type(options).model_fields:
+    if isinstance(options, OneOf) and options.word != next(iter(options.members())):
+        words.append(as_flag(options.choice, options.word))
+    for name, field in type(options).model_fields.items():
         if name in options.model_fields_set:
             value = getattr(options, name)
-            words += [as_flag(name, str(each)) for each in (value if isinstance(value, tuple) else (value,))]
+            values = value if is_several(field) else [",".join(map(str, value)) if isinstance(value, tuple) else value]
+            words += [as_flag(name, str(value)) for value in values]
     return words
 
 
@@ -72,7 +75,8 @@ def _owners() -> Mapping[str, str]:
 
     own = {"features", "name", "epsilon", "delta"}  # the estimator has them itself
     classes: tuple[type[Options], ...] = (Schema, Lineage, Features, Blocks)
-    return {name: each.__name__ for each in classes for name in each.model_fields if name not in own}
+    flags = [flag for owner in classes for flag in owner.flags().items()]
+    return {name: owner.__name__ for name, (_, owner) in flags if name not in own}
 
 
 def _in_pairs(form: str) -> str:

@@ -93,7 +93,7 @@ def _words(case: Case, kind: str) -> SeededRandomness:
 
 
 def _class_sums(case: Case, whole: int, canaries: int | None) -> Any:
-    feature_map, words = Heads(case).feature_map("identity"), _words(case, "class-sums")
+    feature_map, words = Heads(case).feature_map("modality"), _words(case, "class-sums")
     declared = len(case.y)
     return train_class_sums(
         case.records, "shown", feature_map, whole, "shown", words, records_declared=declared, canaries=canaries
@@ -102,13 +102,13 @@ def _class_sums(case: Case, whole: int, canaries: int | None) -> Any:
 
 def _weights(case: Case, whole: int, canaries: int | None) -> Any:
     lam = rules.strong_convexity(mu_for(whole))
-    recipe = Recipe("shown", Heads(case).feature_map("identity"), lam, tolerance=TOLERANCE)
+    recipe = Recipe("shown", Heads(case).feature_map("modality"), lam, tolerance=TOLERANCE)
     head = train_head(case.records, recipe, "shown")
     return release_weights(head, whole, "shown", _words(case, "weights"), case.records, canaries)
 
 
 def _dpsgd(case: Case, whole: int, canaries: int | None) -> Any:
-    feature_map = Heads(case).feature_map("identity")
+    feature_map = Heads(case).feature_map("modality")
     choices = by_rule(len(case.y), mu_for(whole), Network((feature_map.dimension, case.classes)).size)
     recipe = DpSgdRecipe("shown", feature_map, choices, whole)
     return train_dpsgd(case.records, recipe, "shown", _words(case, "dpsgd"), canaries=canaries)

@@ -1,33 +1,29 @@
-"""The choice of a public feature map: declared options, and the map that they make for declared records."""
+"""The choice of a public feature map: one value of several, and the map that it makes for declared records."""
 
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dpserve.accounting.arrays import Floats, Singles
-from dpserve.accounting.messages import Message
 from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.features import hog, rules
 from dpserve.training.features.crosses import MOST_BUCKETS, MOST_CELLS
 from dpserve.training.features.encoder import OnnxEncoder
 from dpserve.training.features.feature_map import default_clip_norm
 from dpserve.training.features.hog import Shape
-from dpserve.training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, Quantiles
+from dpserve.training.features.maps import FEATURE_MAPS, Encoder, FeatureMap, Fourier, Quantiles
 from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.features.whole_steps import UNIT_ROWS
 from dpserve.training.inputs.columns import usual_norm
 from dpserve.training.inputs.records import Declaration
-from dpserve.training.options import Options, option, range_text
+from dpserve.training.options import OneOf, option, range_text
 
-ROWS_IN_A_PART = 256
+ROWS_AT_ONCE = 256
 _MOST_SHOWN = 12
-
-Name = Literal["auto", "identity", "fourier", "bins", "quantiles", "hog", "hog-fourier"]
-
 
 Side = Annotated[int, Field(ge=1)]
 
@@ -49,24 +45,126 @@ def _limits(kind: type[FeatureMap], name: str) -> dict[str, Any]:
     """Return the range that a feature map gives to a field, as `option` takes it."""
     ends = ("ge", "gt", "le", "lt")
     metadata = kind.model_fields[name].metadata
-    return {end: getattr(each, end) for end in ends for each in metadata if getattr(each, end, None) is not None}
+    return {end: getattr(limit, end) for end in ends for limit in metadata if getattr(limit, end, None) is not None}
 
 
-ENCODER = "An encoder of features"
+Sides = Annotated[tuple[Side, Side] | tuple[Side, Side, Side], BeforeValidator(_read_sides)]
+"""An image's height, width and perhaps channels."""
 
 
-class Features(Options):
-    """The declared choices of the feature map. Everything here is public, and nothing is read off the records."""
-
-    panel = "Features"
-
-    features: Name = option("auto", "The public feature map; auto follows public rules.")
-    image_shape: Annotated[tuple[Side, Side] | tuple[Side, Side, Side] | None, BeforeValidator(_read_sides)] = option(
-        None,
-        "The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns.",
+def _sides(default: Any) -> Any:
+    return option(
+        default,
+        "The height, the width and perhaps the channels, 1 or 3, of images: a record's columns are its pixels row by "
+        "row, each with its channels.",
         unit="pixels",
         form="HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS",
     )
+
+
+_BIAS = option(0.0, "The constant coordinate of phi.", **_limits(FeatureMap, "bias"))
+_CLIP_NORM = option(
+    None,
+    "The length that scaled rows, or an encoder's features, are scaled down to.",
+    default_text="half the square root of their number; of a schema's columns about their usual length",
+    **_limits(FeatureMap, "clip_norm"),
+)
+_RANDOM_FEATURES = option(1000, "The number of Fourier features, an even one.", **_limits(Fourier, "random_features"))
+_BANDWIDTH = option(0.5, "The width of the Fourier kernel, in units of the unit ball.", **_limits(Fourier, "bandwidth"))
+_SEED = option(0, "The public seed of the random features.", **_limits(Fourier, "seed"))
+ENCODER = "An encoder of features"
+
+
+class Features(OneOf):
+    """The choice of the feature map. Everything here is public, and nothing is read off the records.
+
+    is_kept: whether a planner that chooses the kind of model leaves the map as it is, for no rule of its own has it.
+    """
+
+    panel = "Features"
+    choice = "features"
+    sentence = "The public feature map; auto follows public rules."
+    is_kept: ClassVar[bool] = False
+
+    @property
+    def share(self) -> float:
+        """The share of the price that buys what the map knows of the records; 0 for a map that is public."""
+        return 0.0
+
+    @property
+    def content(self) -> bytes | None:
+        """The content of an encoder's file; None without one. Raises OSError."""
+        return None
+
+    def map_for(self, declaration: Declaration, *, head: bool) -> FeatureMap:
+        """Return the map for records of a declaration. head: whether for a head, each of whose answers gets noise.
+
+        Raises WrongOption and TrainingError for what does not fit the records.
+        """
+        kind = FEATURE_MAPS[self.word]
+        fields = self._fields(declaration) | ({"centred": head} if "centred" in kind.model_fields else {})
+        try:
+            return kind.model_validate(fields)
+        except ValidationError as error:
+            raise self._wrong(error) from error
+
+    def _fields(self, declaration: Declaration) -> dict[str, Any]:
+        """Return the fields of the map: the declaration's, and the options of the same names."""
+        names = FEATURE_MAPS[self.word].model_fields.keys() & type(self).model_fields.keys()
+        fields = {name: getattr(self, name) for name in names} | _declared(declaration)
+        if "clip_norm" in names and fields["clip_norm"] is None:
+            columns = declaration.columns
+            fields["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)
+        if "image_shape" in names:
+            fields["image_shape"] = shape_of(fields["image_shape"], declaration.features)
+        return fields
+
+    def _wrong(self, error: ValidationError) -> WrongOption:
+        first = error.errors()[0]
+        if not first["loc"]:  # the map as a whole, and not an option of it
+            return WrongOption("features", f"{self.word}: {first['msg'].removeprefix('Value error, ')}")
+        name = str(first["loc"][0])
+        if name == "random_features":
+            return WrongValue(name, f"must be even for {self.word}", value=first["input"])
+        return WrongValue(name, f"must be {range_text(type(self).model_fields[name])}", value=first["input"])
+
+
+class AutoFeatures(Features):
+    """Features by public rules: histograms of images' gradients, bins of few numbers, otherwise scaled rows."""
+
+    word = "auto"
+    image_shape: Sides | None = _sides(None)
+
+    def map_for(self, declaration: Declaration, *, head: bool) -> FeatureMap:
+        """Return the map of the rows' modality."""
+        shape = None if self.image_shape is None else shape_of(self.image_shape, declaration.features)
+        return rules.feature_map("modality", declaration, shape, head=head)
+
+
+class IdentityFeatures(Features):
+    """The scaled row itself."""
+
+    word = "identity"
+    bias: float = _BIAS
+    clip_norm: float | None = _CLIP_NORM
+
+
+class FourierFeatures(Features):
+    """Random Fourier features of the scaled row."""
+
+    word = "fourier"
+    random_features: int = _RANDOM_FEATURES
+    bandwidth: float = _BANDWIDTH
+    seed: int = _SEED
+    bias: float = _BIAS
+    clip_norm: float | None = _CLIP_NORM
+
+
+class BinFeatures(Features):
+    """Bins of each number, and crosses: what two columns say together."""
+
+    word = "bins"
+    is_kept = True
     cross: tuple[str, ...] = option(
         (), "Two columns that bins describe together, as COLUMN:COLUMN.", form="COLUMN:COLUMN"
     )
@@ -76,30 +174,78 @@ class Features(Options):
         ge=0,
         le=MOST_BUCKETS,
     )
-    quantile_share: float | None = option(
-        None,
+    bias: float = _BIAS
+
+    def _fields(self, declaration: Declaration) -> dict[str, Any]:
+        fields = super()._fields(declaration)
+        if self._crossed is not None:
+            names = [column.name for column in declaration.columns] or [*declaration.feature_names]
+            fields |= {"crosses": tuple(_pair(cross, names) for cross in self.cross), "cross_cells": MOST_CELLS}
+        return fields
+
+    def _wrong(self, error: ValidationError) -> WrongOption:
+        wrong = super()._wrong(error)
+        return wrong if self._crossed is None else WrongOption(self._crossed, f"does not fit: {wrong.reason}")
+
+    @property
+    def _crossed(self) -> str | None:
+        """The option by which columns are crossed; None where they are not."""
+        return "cross" if self.cross else "cross_buckets" if self.cross_buckets else None
+
+
+class QuantileFeatures(Features):
+    """Numbers cut at the records' noisy quantiles, or evenly."""
+
+    word = "quantiles"
+    quantile_share: float = option(
+        QUANTILE_SHARE,
         "The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even cuts, "
         "which cost nothing.",
         ge=0,
         le=0.5,
-        default_text=f"{QUANTILE_SHARE:g}",
     )
-    bias: float = option(0.0, "The constant coordinate of phi.", **_limits(FeatureMap, "bias"))
-    clip_norm: float | None = option(
-        None,
-        "The length that scaled rows, or an encoder's features, are scaled down to.",
-        default_text="half the square root of their number; of a schema's columns about their usual length",
-        **_limits(FeatureMap, "clip_norm"),
-    )
-    random_features: int = option(
-        1000, "The number of Fourier features, an even one.", **_limits(Fourier, "random_features")
-    )
-    bandwidth: float = option(
-        0.5, "The width of the Fourier kernel, in units of the unit ball.", **_limits(Fourier, "bandwidth")
-    )
-    seed: int = option(0, "The public seed of the random features.", **_limits(Fourier, "seed"))
-    encoder: Path | None = option(
-        None,
+    bias: float = _BIAS
+
+    @property
+    def share(self) -> float:
+        """The share of the price that buys the quantiles."""
+        return self.quantile_share
+
+    def map_for(self, declaration: Declaration, *, head: bool) -> FeatureMap:
+        """Return the map with even cuts, until quantiles are bought. Raises TrainingError where none can be."""
+        made = super().map_for(declaration, head=head)
+        if self.quantile_share and isinstance(made, Quantiles):
+            made.check_ranges(declaration.feature_names)
+        return made
+
+
+class HogFeatures(Features):
+    """Histograms of images' gradients."""
+
+    word = "hog"
+    image_shape: Sides = _sides(...)
+    bias: float = _BIAS
+
+
+class HogFourierFeatures(Features):
+    """Histograms of images' gradients, coarse pixels, and random Fourier features of the histograms."""
+
+    word = "hog-fourier"
+    is_kept = True
+    random_features: int = _RANDOM_FEATURES
+    bandwidth: float = _BANDWIDTH
+    seed: int = _SEED
+    bias: float = _BIAS
+    image_shape: Sides = _sides(...)
+
+
+class EncoderFeatures(Features):
+    """The output of a public model, in an ONNX file."""
+
+    word = "encoder"
+    is_kept = True
+    encoder: Path = option(
+        ...,
         "FILE.onnx, a public model made without these records, whose first output is the features, in place of another "
         "map. A row's values are its inputs.",
         panel=ENCODER,
@@ -111,13 +257,9 @@ class Features(Options):
         panel=ENCODER,
         default_text="the range that the model's metadata gives for pixels, or values as they are",
     )
-    device: Literal["cpu", "cuda"] | None = option(
-        None, "Where an encoder computes.", default_text="cpu", panel=ENCODER
-    )
-
-    def __init__(self, features: str = "auto", /, **given: Any) -> None:
-        """Take the map's name first. Raises WrongOption."""
-        super().__init__(**({} if features == "auto" else {"features": features}) | given)
+    device: Literal["cpu", "cuda"] = option("cpu", "Where an encoder computes.", panel=ENCODER)
+    bias: float = _BIAS
+    clip_norm: float | None = _CLIP_NORM
 
     @model_validator(mode="after")
     def _is_in_order(self) -> Self:
@@ -126,109 +268,15 @@ class Features(Options):
             raise WrongValue("encoder_range", "must be a lower value before a higher one", value=self.encoder_range)
         return self
 
-    @classmethod
-    def of_rule(cls, name: rules.Features, declared: Declaration | None) -> Self:
-        """Return the features of a public rule as an owner would ask for them. declared: the columns, where known."""
-        match name:
-            case "fourier":
-                return cls(
-                    "fourier",
-                    random_features=rules.RANDOM_FEATURES,
-                    bandwidth=rules.BANDWIDTH,
-                    clip_norm=UNIT_ROWS,
-                )
-            case "crosses":
-                return cls("bins", cross_buckets=rules.CROSS_BUCKETS)
-            case "hog-fourier":
-                waves = rules.IMAGES_RANDOM_FEATURES
-                return cls("hog-fourier", random_features=waves, bandwidth=rules.IMAGES_BANDWIDTH)
-            case "unit":
-                return cls("identity", clip_norm=UNIT_ROWS)
-            case "quantiles" | "even":
-                if declared is None or isinstance(rules.feature_map(name, declared), Quantiles):
-                    return cls("quantiles", **({"quantile_share": 0.0} if name == "even" else {}))
-        return cls()
-
     @property
-    def content(self) -> bytes | None:
-        """The content of the encoder's file; None without one. Raises OSError."""
-        return None if self.encoder is None else self.encoder.read_bytes()
+    def content(self) -> bytes:
+        """The content of the encoder's file. Raises OSError."""
+        return self.encoder.read_bytes()
 
-    def map_for(self, declaration: Declaration, *, head: bool) -> FeatureMap:
-        """Return the map for records of a declaration. head: whether for the kind that is trained by default.
-
-        Raises WrongOption for what does not go together, TrainingError for what does not fit the records.
-        """
-        if (encoder := self.content) is not None:
-            return self._encoder(declaration, encoder)
-        for name in ("encoder_range", "device"):
-            if (value := getattr(self, name)) is not None:
-                raise WrongOption(name, Message("goes with {encoder}"), value=value)
-        if self.quantile_share is not None and self.features != "quantiles":
-            raise WrongOption("quantile_share", Message("goes with {features:quantiles}"), value=self.quantile_share)
-        shape = None if self.image_shape is None else shape_of(self.image_shape, declaration.features)
-        if self.features == "auto" and self.clip_norm is None and not self.bias:
-            return self._crossed(rules.feature_map("identity", declaration, shape, head=head), declaration)
-        name = "identity" if self.features == "auto" else self.features
-        kind = FEATURE_MAPS[name]
-        if (shape is None) != ("image_shape" not in kind.model_fields):
-            name = "hog" if name == "identity" else name
-            reason = Message("{} and {image_shape:HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS} go together", name)
-            if self.features == "auto":
-                reason = Message("{}; {clip_norm} and {bias} go with {features}", reason)
-            raise WrongOption("features", reason)
-        try:
-            made = kind.model_validate(self._parameters(kind, declaration, shape, head=head))
-        except ValidationError as error:
-            raise self._wrong(name, error) from error
-        return self._crossed(made, declaration)
-
-    def _wrong(self, map_name: str, error: ValidationError) -> WrongOption:
-        first = error.errors()[0]
-        if not first["loc"]:  # the map as a whole, and not an option of it
-            return WrongOption("features", f"{map_name}: {first['msg'].removeprefix('Value error, ')}")
-        if str(first["loc"][0]) == "random_features":
-            return WrongValue("random_features", f"must be even for {map_name}", value=first["input"])
-        field = type(self).model_fields[str(first["loc"][0])]
-        return WrongValue(str(first["loc"][0]), f"must be {range_text(field)}", value=first["input"])
-
-    def _parameters(
-        self, kind: type[FeatureMap], declaration: Declaration, shape: Shape | None, *, head: bool
-    ) -> dict[str, Any]:
-        """Return what a map of this kind takes: the declaration's, and the options of the same names."""
-        own = ("clip_norm", "bias", "random_features", "bandwidth", "seed")
-        given = {name: getattr(self, name) for name in own if name in kind.model_fields} | _declared(declaration)
-        if shape is not None:
-            given["image_shape"] = shape
-            if "centred" in kind.model_fields:  # as the rules do for heads
-                given["centred"] = head
-        if not kind.model_fields["clip_norm"].is_required():
-            del given["clip_norm"]
-        elif self.clip_norm is None:
-            columns = declaration.columns
-            given["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)
-        return given
-
-    def _crossed(self, feature_map: FeatureMap, declaration: Declaration) -> FeatureMap:
-        """Return a map with the crosses that were declared. Raises TrainingError for what cannot be."""
-        if not self.cross and not self.cross_buckets:
-            return feature_map
-        first = "cross" if self.cross else "cross_buckets"
-        if not isinstance(feature_map, Bins):
-            raise WrongOption(first, Message("goes with {features:bins}, and these are not"))
-        names = [column.name for column in declaration.columns] or [*declaration.feature_names]
-        pairs = [_pair(cross, names) for cross in self.cross]
-        made = {"crosses": tuple(pairs), "cross_buckets": self.cross_buckets, "cross_cells": MOST_CELLS}
-        try:
-            return Bins.model_validate(feature_map.model_dump() | made)
-        except ValidationError as error:
-            raise WrongOption(
-                first, f"does not fit: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
-            ) from error
-
-    def _encoder(self, declaration: Declaration, content: bytes) -> Encoder:
-        """Return the feature map of an ONNX file. Each row is computed apart from all others, and once: it is kept."""
-        encoder, scaled = OnnxEncoder(content, declaration.features, self.device or "cpu"), self.encoder_range
+    def map_for(self, declaration: Declaration, *, head: bool) -> Encoder:  # noqa: ARG002 - as of any features
+        """Return the feature map of the file. Each row is computed apart from all others, and once: it is kept."""
+        content = self.content
+        encoder, scaled = OnnxEncoder(content, declaration.features, self.device), self.encoder_range
 
         kept: dict[bytes, Singles] = {}
 
@@ -239,7 +287,7 @@ class Features(Options):
                 kept[digests[place]] = features
             return np.array([kept[digest] for digest in digests])
 
-        parameters = {
+        fields = {
             "bias": self.bias,
             "input_range": scaled if scaled is not None else encoder.input_range,
             "clip_norm": default_clip_norm(encoder.width) if self.clip_norm is None else self.clip_norm,
@@ -247,9 +295,34 @@ class Features(Options):
             "model_sha256": hashlib.sha256(content).hexdigest(),
         }
         try:
-            return Encoder.model_validate(_declared(declaration) | parameters).computed_by(compute, content)
+            return Encoder.model_validate(_declared(declaration) | fields).computed_by(compute, content)
         except ValidationError as error:
-            raise self._wrong("encoder", error) from error
+            raise self._wrong(error) from error
+
+
+def features_of_rule(
+    rule: rules.FeatureRule, declared: Declaration | None, sides: Sequence[int] | None = None
+) -> Features:
+    """Return the features of a public rule as an owner would ask for them.
+
+    declared: the columns, where known. sides: of rows that are images.
+    """
+    images: dict[str, Any] = {} if sides is None else {"image_shape": sides}
+    match rule:
+        case "hog-fourier":
+            waves, bandwidth = rules.IMAGES_RANDOM_FEATURES, rules.IMAGES_BANDWIDTH
+            return HogFourierFeatures(random_features=waves, bandwidth=bandwidth, **images)
+        case "fourier":
+            waves, bandwidth = rules.RANDOM_FEATURES, rules.BANDWIDTH
+            return FourierFeatures(random_features=waves, bandwidth=bandwidth, clip_norm=UNIT_ROWS)
+        case "crosses":
+            return BinFeatures(cross_buckets=rules.CROSS_BUCKETS)
+        case "unit":
+            return IdentityFeatures(clip_norm=UNIT_ROWS)
+        case "quantiles" | "even":
+            if declared is None or isinstance(rules.feature_map(rule, declared), Quantiles):
+                return QuantileFeatures(**({"quantile_share": 0.0} if rule == "even" else {}))
+    return AutoFeatures(**images)
 
 
 def shape_of(sides: Sequence[int], columns: int | None) -> Shape:
@@ -264,9 +337,9 @@ def shape_of(sides: Sequence[int], columns: int | None) -> Shape:
 
 def compute_features(feature_map: FeatureMap, rows: Floats, done: Callable[[int], None]) -> None:
     """Have an encoder compute the features of all rows, which takes its time; it keeps them. done: how many it has."""
-    for start in range(0, len(rows), ROWS_IN_A_PART):
-        feature_map(rows[start : start + ROWS_IN_A_PART], {})
-        done(min(start + ROWS_IN_A_PART, len(rows)))
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        feature_map(rows[start : start + ROWS_AT_ONCE], {})
+        done(min(start + ROWS_AT_ONCE, len(rows)))
 
 
 def _declared(declaration: Declaration) -> dict[str, Any]:
@@ -275,13 +348,13 @@ def _declared(declaration: Declaration) -> dict[str, Any]:
 
 def _pair(cross: str, names: Sequence[str]) -> tuple[int, int]:
     """Return the places of two columns, written COLUMN:COLUMN. A name may have a colon."""
-    parts = cross.split(":")
-    splits = [(":".join(parts[:place]), ":".join(parts[place:])) for place in range(1, len(parts))]
-    places = [(names.index(one), names.index(other)) for one, other in splits if one in names and other in names]
+    words = cross.split(":")
+    splits = [(":".join(words[:place]), ":".join(words[place:])) for place in range(1, len(words))]
+    places = [(names.index(left), names.index(right)) for left, right in splits if left in names and right in names]
     if not splits or not all(splits[0]):
         raise WrongValue("cross", "must be COLUMN:COLUMN", value=cross)
     if len(places) != 1:
-        unknown = next((each for each in splits[0] if each not in names), cross)
+        unknown = next((name for name in splits[0] if name not in names), cross)
         shown = ", ".join(names[:_MOST_SHOWN]) + (", ..." if len(names) > _MOST_SHOWN else "")
         raise WrongOption("cross", f"{cross}: there is no column {unknown!r}; there are {shown}")
     return places[0]

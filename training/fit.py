@@ -9,90 +9,39 @@ the reason and what would do (`dpserve.training.errors.WrongOption`).
 """
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from dpserve.accounting.messages import Message, named
+from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.drafts import draft_folder
 from dpserve.training.errors import BundleError, TrainingError, WrongOption
-from dpserve.training.feature_choice import Features, compute_features
+from dpserve.training.feature_choice import AutoFeatures, EncoderFeatures, Features, compute_features
 from dpserve.training.features import rules
 from dpserve.training.features.images import OfImages
-from dpserve.training.features.maps import Quantiles
+from dpserve.training.features.maps import Encoder
 from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.fields import checked_name
 from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks
 from dpserve.training.inputs.lineage import KnownRecords, advice, overlap
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds import registry as kinds
-from dpserve.training.kinds.kind import NEEDED_N, Job, Kind, TrainingProgress, declared_count, needed_price
+from dpserve.training.kinds.kind import NEEDED_N, Ability, Job, Kind, declared_count, needed_price
 from dpserve.training.options import Options, option
 from dpserve.training.pay_once.prediction_sets import By
 from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
 from dpserve.training.sets_choice import by_rule as sets_by_rule
+from dpserve.training.watchers import Planned, Unwatched, Warned, Watcher
 
 Name = Annotated[str, AfterValidator(checked_name)]
-Event = Any
-"""`Warned` or `Planned`."""
-
-
-@dataclass(frozen=True)
-class Warned:
-    """A warning for the owner, and nobody else: what no budget, or a second one, covers."""
-
-    message: str
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The planner's recommendation for a budget. reason, warnings: sentences without an end."""
-
-    reason: str
-    warnings: tuple[str, ...]
-
-
-class Watcher(TrainingProgress, Protocol):
-    """Who watches a training: takes its progress, and what its owner should hear of."""
-
-    def steps_with_progress(self, steps: int, what: str = "training", /) -> AbstractContextManager[Any]:
-        """Give a function that takes how many of the steps are done."""
-
-    def shares(self, what: str, /) -> AbstractContextManager[Any]:
-        """Give a function that takes what is done now, and which share of all."""
-
-    def hear(self, event: Event, /) -> None:
-        """Take an event, as soon as it is known."""
-
-
-class Unwatched:
-    """Takes nothing."""
-
-    def minimising(self, goal: float, /) -> AbstractContextManager[Any]:
-        """Give a function that does nothing."""
-        del goal
-        return nullcontext(lambda _: None)
-
-    def steps_with_progress(self, steps: int, what: str = "", /) -> AbstractContextManager[Any]:
-        """Give a function that does nothing."""
-        del steps, what
-        return nullcontext(lambda _: None)
-
-    def shares(self, what: str, /) -> AbstractContextManager[Any]:
-        """Give a function that does nothing."""
-        del what
-        return nullcontext(lambda _, __: None)
-
-    def hear(self, event: Event, /) -> None:
-        """Do nothing."""
 
 
 class Request(Options):
@@ -113,7 +62,7 @@ class Request(Options):
         ge=1,
         needed=NEEDED_N,
     )
-    features: Features = option(Features(), "The public feature map.")
+    features: Features = option(AutoFeatures(), "The public feature map.")
     queries: int | None = option(None, "How many answers the plan is for.", ge=1, default_text="no end")
     public: Callable[[], Any] | None = option(
         None,
@@ -132,9 +81,17 @@ class Request(Options):
     )
 
     @model_validator(mode="after")
-    def _blocks_go_together(self) -> Self:
-        """Raise WrongOption for blocks that do not go together."""
+    def _goes_together(self) -> Self:
+        """Raise WrongOption for blocks that do not go together, and for what the planner chooses or does not take."""
         _ = self.declared_blocks
+        if self.kind is not None:
+            if lone := next((name for name in ("queries", "public") if getattr(self, name) is not None), None):
+                raise WrongOption(lone, Message("goes with {kind:auto}, where the planner chooses"))
+        elif not isinstance(self.features, AutoFeatures):
+            if not self.features.is_kept:
+                raise WrongOption("kind", "auto chooses the features, too: leave yours out")
+            if self.public is not None:
+                raise WrongOption("public", "simulates on features that follow from rules: leave yours out")
         return self
 
     @property
@@ -147,21 +104,12 @@ class Request(Options):
         """The kind that is asked for. Where the planner chooses, that of a head, which lacks the least."""
         return kinds.default_kind() if self.kind is None else kinds.kind_for(self.kind)
 
-    @property
-    def quantile_share(self) -> float:
-        """The share of the price that buys noisy quantiles; 0 for none."""
-        if self.features.features != "quantiles":
-            return 0.0
-        return QUANTILE_SHARE if self.features.quantile_share is None else self.features.quantile_share
-
-    @property
-    def own_features(self) -> str | None:
-        """The option by which the owner chose features that no rule has: an encoder, crosses, hog-fourier; or None."""
-        if self.features.encoder is not None:
-            return "encoder"
-        if self.features.features == "hog-fourier":
-            return "features"
-        return next((name for name in ("cross", "cross_buckets") if getattr(self.features, name)), None)
+    def lack(self, ability: Ability) -> str | None:
+        """Return why what is asked for cannot have something; None where it can."""
+        if self.kind is not None:
+            return self.made_kind.lack(ability, self.kind)
+        paid_by_answer = ability == "sets" and self.queries is not None
+        return Message("are for pay-once models, with {queries} left out") if paid_by_answer else None
 
 
 @dataclass(frozen=True)
@@ -171,12 +119,6 @@ class FittedModel:
     certificate: ProvenCertificate
     folder: Path
     warning: str | None
-
-
-def check(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
-    """Raise WrongOption for what does not go together, before any record is read. unit: the column of units."""
-    check_needs(request)
-    check_together(request, unit=unit, on_ray=on_ray)
 
 
 def check_needs(request: Request) -> None:
@@ -197,81 +139,22 @@ def check_needs(request: Request) -> None:
         )
 
 
-def check_together(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
-    """Raise WrongOption for fields that do not go with each other. unit: the column of units."""
-    kind = request.made_kind
-    _check_abilities(request, unit=unit, on_ray=on_ray)
-    if on_ray and request.declared_blocks is not None:
-        raise WrongOption("engine", "has no blocks: records that are in blocks are read here")
-    if on_ray and (request.kind is None or request.features.encoder is not None):
-        raise WrongOption("engine", "goes with a kind of model that is named, and with no encoder")
-    if request.quantile_share and request.kind is not None and kind.answers != "once":
-        raise WrongOption(
-            "features",
-            "has quantiles for pay-once models alone: a model each of whose answers is paid for has no price that they "
-            "could be part of",
-            remedy=Message("take bins, or {quantile_share:0} for even cuts"),
-        )
-    if request.features.encoder is not None:
-        _check_encoder(request)
-    if request.kind is None:
-        _check_plan(request)
-    elif lone := next((name for name in ("queries", "public") if getattr(request, name) is not None), None):
-        raise WrongOption(lone, Message("goes with {kind:auto}, where the planner chooses"))
-
-
-def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> None:
-    """Raise WrongOption for what the kind lacks."""
-    kind, options = request.made_kind, request.kind
-    wanted: dict[str, str | None] = {
-        "engine": kind.lack("ray", options) if on_ray else None,
-        "unit": kind.lack("units", options) if unit is not None else None,
-        "canaries": kind.lack("canaries", options) if getattr(options, "canaries", None) is not None else None,
-        "prediction_sets": _sets_lack(request, on_ray=on_ray)
-        if request.prediction_sets not in ("auto", "off")
-        else None,
+def check_abilities(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
+    """Raise WrongOption for what is asked for and lacks, before any record is read. unit: the column of units."""
+    has_encoder, makes_sets = isinstance(request.features, EncoderFeatures), request.prediction_sets in ("all", "class")
+    asked: Mapping[Ability, tuple[str, bool]] = {
+        "ray": ("engine", on_ray),
+        "units": ("unit", unit is not None),
+        "canaries": ("canaries", getattr(request.kind, "canaries", None) is not None),
+        "encoder": ("encoder", has_encoder),
+        "quantiles": ("features", request.features.share > 0),
+        "sets": ("prediction_sets", makes_sets),
     }
-    for name, lack in wanted.items():
-        if lack:
-            raise WrongOption(name, lack)
-
-
-def _check_plan(request: Request) -> None:
-    """Raise WrongOption for features in whose place the planner's rules would put their own.
-
-    Crosses of the owner's, an encoder, and hog-fourier with its own options, take the place of the rules' maps. Images
-    have a map by their shape.
-    """
-    if request.own_features is not None and request.public is not None:
-        own = named(request.own_features)
-        raise WrongOption("public", Message("simulates on features that follow from rules: leave {} out", own))
-    chosen = request.features
-    free = {"auto", "hog"} if chosen.image_shape else {"auto"}
-    names = ["features", "quantile_share", "bias", "random_features", "bandwidth", "seed"]
-    if request.features.encoder is None:
-        names.append("clip_norm")
-    if request.own_features is not None:
-        free |= {"bins", "hog-fourier"}
-    if request.own_features == "features":
-        names = ["features", "quantile_share", "bias", "clip_norm"]
-    for name in names:
-        value = getattr(chosen, name)
-        if value not in (Features.model_fields[name].default, *(free if name == "features" else ())):
-            raise WrongOption("kind", Message("auto chooses the features, too: leave {} out", named(name)))
-
-
-def _check_encoder(request: Request) -> None:
-    chosen = request.features
-    lack = request.made_kind.lack("encoder", request.kind)
-    others = chosen.image_shape or chosen.cross or chosen.cross_buckets or chosen.features not in ("auto", "identity")
-    if lack or others:
-        raise WrongOption(
-            "encoder",
-            Message(
-                "goes with none of {features}, {image_shape}, {cross} and {cross_buckets}{}",
-                Message("; {}", lack) if lack else "",
-            ),
-        )
+    for ability, (field, is_asked) in asked.items():
+        if is_asked and (lack := request.lack(ability)):
+            raise WrongOption(field, lack)
+    if on_ray and (request.kind is None or request.declared_blocks or has_encoder or makes_sets):
+        raise WrongOption("engine", "takes a kind of model that is named, without blocks, encoder or prediction sets")
 
 
 def fit(
@@ -290,17 +173,12 @@ def fit(
     Raises WrongOption for fields that are wrong or do not go together, and TrainingError for records that do not suit.
     """
     watcher = watcher or Unwatched()
-    check(request, unit=records.unit)
+    check_needs(request)
+    check_abilities(request, unit=records.unit)
     declared = request.declared_blocks
     if records.declaration.blocks != (() if declared is None else declared.names):
         raise WrongOption("blocks", "is not what the records were read by")
-    head = request.made_kind.centred_images
-    feature_map = request.features.map_for(records.declaration, head=head)
-    if request.quantile_share and isinstance(feature_map, Quantiles):
-        # Other trainings need not count.
-        from dpserve.training.pay_once.cuts import check_ranges
-
-        check_ranges(feature_map, records.declaration)
+    feature_map = request.features.map_for(records.declaration, head=request.made_kind.centred_images)
     others = request.blocks.equal_rows_in_blocks_are_others == "yes"
     with (
         noted_in_lineage(
@@ -308,7 +186,7 @@ def fit(
         ) as warning,
         noted_in_blocks(records, request.lineage, state, equal_rows_are_others=others),
     ):
-        if request.features.encoder is not None:
+        if isinstance(feature_map, Encoder):
             with watcher.steps_with_progress(len(records), "features") as done:
                 compute_features(feature_map, records.X, done)
         job = Job(
@@ -345,10 +223,10 @@ def _check_written(certificate: ProvenCertificate, out: Path) -> None:
 
 def _make_model(job: Job, request: Request, watcher: Watcher) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
-    kind, quantile_share = request.kind, request.quantile_share
+    kind, share = request.kind, request.features.share
     if kind is None:
-        kind, job, quantile_share = _planned(job, request, watcher)
-    return kinds.train_and_save(kind, _with_features(job, kinds.kind_for(kind), quantile_share))
+        kind, job, share = _planned(job, request, watcher)
+    return kinds.train_and_save(kind, _with_features(job, kinds.kind_for(kind), share))
 
 
 def _sets_of(request: Request, records: Records) -> By | None:
@@ -356,19 +234,10 @@ def _sets_of(request: Request, records: Records) -> By | None:
     asked = request.prediction_sets
     if asked != "auto":
         return None if asked == "off" else asked
-    if _sets_lack(request) or not isinstance(records, Records):  # on a cluster there are none here
+    if request.lack("sets") or not isinstance(records, Records):  # on a cluster there are none here
         return None
     mu = None if request.price is None else mu_for(min(request.price, LARGEST_PRICE))
     return sets_by_rule(request.n, len(records.declaration.classes), mu)
-
-
-def _sets_lack(request: Request, *, on_ray: bool = False) -> str | None:
-    """Return why a request cannot have prediction sets; None where it can."""
-    if on_ray:
-        return "are made of records that are read here, not on a cluster"
-    if request.kind is None:
-        return None if request.queries is None else Message("are for pay-once models, with {queries} left out")
-    return request.made_kind.lack("sets", request.kind)
 
 
 def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher) -> ProvenCertificate:
@@ -429,9 +298,9 @@ def _planned(job: Job, request: Request, watcher: Watcher) -> tuple[Options, Job
             f"the public rows hold private records, {shared:,} of them: what a simulation on them tells is not "
             "covered by any budget. Put rows that are public into a file of their own"
         )
-    own = request.own_features is not None
-    if own:
-        found = by_rule(n, len(declared.classes), whole, own=True)
+    is_kept = request.features.is_kept
+    if is_kept:
+        found = by_rule(n, len(declared.classes), whole, is_kept=True)
     elif public is not None:
         with watcher.shares("simulating") as progress:
             found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
@@ -442,14 +311,14 @@ def _planned(job: Job, request: Request, watcher: Watcher) -> tuple[Options, Job
     options, price = found.training_options(n, whole, queries)
     kind = kinds.kind_for(options)
     job = replace(job, price=price if kind.answers == "once" else None)
-    if own:
-        return options, job, 0.0
-    features = found.chosen.features
-    job = replace(job, feature_map=rules.feature_map(features, declared, shape, head=kind.centred_images))
-    return options, job, QUANTILE_SHARE if features == "quantiles" else 0.0
+    if is_kept:
+        return options, job, request.features.share
+    rule = found.chosen.features
+    job = replace(job, feature_map=rules.feature_map(rule, declared, shape, head=kind.centred_images))
+    return options, job, QUANTILE_SHARE if rule == "quantiles" else 0.0
 
 
-def _with_features(job: Job, kind: Kind, quantile_share: float) -> Job:
+def _with_features(job: Job, kind: Kind, share: float) -> Job:
     """Return the job with the features that the kind's steps buy, and the price less what these cost.
 
     Raises WrongOption for a price that is too small, and TrainingError.
@@ -459,7 +328,7 @@ def _with_features(job: Job, kind: Kind, quantile_share: float) -> Job:
     from dpserve.training.pay_once.cuts import Cuts
 
     steps = [
-        replace(step, quantiles=quantile_share) if isinstance(step, Cuts) else step
+        replace(step, quantiles=share) if isinstance(step, Cuts) else step
         for step in kind.steps
         if isinstance(step, FeatureStep)
     ]

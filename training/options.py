@@ -13,6 +13,7 @@ number, is read. A value that its declaration does not allow raises `WrongOption
 import os
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -86,7 +87,12 @@ class Options(BaseModel):
     @classmethod
     def of_words(cls, given: Mapping[str, Any]) -> Self:
         """Return the options from a person's words for each; None, and no words, for what was not given."""
-        return cls(**{name: value for name, value in given.items() if value is not None and value != []})
+        return cls(**_given(given))
+
+    @classmethod
+    def flags(cls) -> "Mapping[str, tuple[FieldInfo, type[Options]]]":
+        """Return the fields that a command line has flags for, by name, each with the class that declares it."""
+        return {name: (field, cls) for name, field in cls.model_fields.items()}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -111,6 +117,57 @@ class Options(BaseModel):
         for name, field in type(self).model_fields.items():
             if field.is_required() or getattr(self, name) != field.get_default():
                 yield name, getattr(self, name)
+
+
+class OneOf(Options):
+    """Base of options that are one of several values: the subclasses, each with a word and the fields that it takes.
+
+    A person chooses one by its word, or leaves that out and gives fields that one of them takes: without any, the
+    first. choice: the name of the word's flag. sentence: what is chosen.
+    """
+
+    choice: ClassVar[str]
+    sentence: ClassVar[str]
+    word: ClassVar[str]
+
+    @classmethod
+    def members(cls) -> Mapping[str, type[Self]]:
+        """Return the values' classes by their words, of the base or of any of them."""
+        base: type[Any] = next(base for base in cls.__mro__ if OneOf in base.__bases__)
+        return {member.word: member for member in base.__subclasses__()}
+
+    @classmethod
+    def flags(cls) -> Mapping[str, tuple[FieldInfo, type[Options]]]:
+        """Return the choice, and the fields of all members: which are needed is known once one is chosen."""
+        words = tuple(cls.members())
+        kind: Any = Literal[words]
+        choice = FieldInfo.from_annotated_attribute(kind, option(words[0], cls.sentence, panel=cls.panel))
+        flags: dict[str, tuple[FieldInfo, type[Options]]] = {cls.choice: (choice, cls)}
+        for member in cls.members().values():
+            for name, field in member.model_fields.items():
+                if field.is_required():
+                    field = copy(field)
+                    field.default = None
+                flags.setdefault(name, (field, member))
+        return flags
+
+    @classmethod
+    def of_words(cls, given: Mapping[str, Any]) -> Self:
+        """Return the member that a person's words name, or that takes the most of the fields given."""
+        words, members = _given(given), cls.members()
+        word = words.pop(cls.choice, None)
+        if word is not None and word not in list(members):
+            raise WrongValue(cls.choice, f"must be one of {', '.join(members)}", value=word)
+        candidates = list(members.values()) if word is None else [members[word]]
+        member = max(candidates, key=lambda each: len(words.keys() & each.model_fields.keys()))
+        for name in (name for name in words if name not in member.model_fields):
+            takers = [named(f"{cls.choice}:{each.word}") for each in members.values() if name in each.model_fields]
+            raise WrongOption(name, Message("goes with {}, not {}", Message(" or ").join(takers), member.word))
+        return member(**words)
+
+
+def _given(words: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in words.items() if value is not None and value != []}
 
 
 def _types(annotation: Any) -> Iterator[Any]:

@@ -109,8 +109,8 @@ def _value_name(kind: Any) -> str | None:
 
 
 def _parameters(model: type[Options]) -> Iterator[inspect.Parameter]:
-    for name, field in model.model_fields.items():
-        yield _parameter(name, field.annotation, field, model)
+    for name, (field, owner) in model.flags().items():
+        yield _parameter(name, field.annotation, field, owner)
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -130,7 +130,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         try:
             made = {
-                name: model.of_words({each: given.pop(each) for each in model.model_fields})
+                name: model.of_words({flag: given.pop(flag) for flag in model.flags()})
                 for name, model in classes.items()
             }
             begin()

@@ -26,7 +26,7 @@ def train_digits(
 ) -> Path:
     """Train a model of this kind, print its certificate, and return the bundle. price: of it, in picorho."""
     out, records = folder / "digits", digits.train
-    feature_map = rules.feature_map("identity", records.declaration)
+    feature_map = rules.feature_map("modality", records.declaration)
     job = Job(records, "digits", lineage, feature_map, out, folder, shown, price, len(records))
     print_certificate(console, train_and_save(kind, job))
     return out

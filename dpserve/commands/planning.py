@@ -23,10 +23,10 @@ from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.planning_plot import plot_options, points_about
 from dpserve.commands.retraining import asks_retraining, plan_retraining, price_flags, read_by
-from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, schema_alone
+from dpserve.commands.tables import READING, SCHEMA, FileOptions, check_public, schema_alone
 from dpserve.prices import flags_of_budget
 from dpserve.training.errors import TrainingError, WrongOption
-from dpserve.training.feature_choice import Features, shape_of
+from dpserve.training.feature_choice import AutoFeatures, Sides, features_of_rule, shape_of
 from dpserve.training.features import rules
 from dpserve.training.features.hog import Shape
 from dpserve.training.inputs.declared import parse_classes
@@ -35,7 +35,7 @@ from dpserve.training.inputs.schema import TableSchema, declaration_of
 from dpserve.training.kinds.cases import Estimate
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of
-from dpserve.training.options import Options, option
+from dpserve.training.options import Options, option, option_of
 from dpserve.training.planning.answers import USUAL_QUERIES, Plan
 from dpserve.training.planning.answers import plan as plan_answers
 from dpserve.training.planning.options import kind_of_option, option_named
@@ -58,7 +58,7 @@ class PlanOptions(FileOptions):
     n: int | None = option(None, "How many records, or privacy units, about.", "--n", panel=BEFORE)
     classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
     schema_file: Path | None = SCHEMA(panel=BEFORE)
-    image_shape: str | None = IMAGE_SHAPE(panel=BEFORE)
+    image_shape: Sides | None = option_of(AutoFeatures, "image_shape", panel=BEFORE)
     public: str | None = option(
         None,
         "A table or FILE.npz of labelled rows that you declare public, or 'digits': every option is trained on them.",
@@ -85,8 +85,7 @@ class PlanOptions(FileOptions):
         """Return the shape of rows that are images; None for others. declared: the columns, where they are known."""
         if self.image_shape is None:
             return None
-        sides = Features(image_shape=self.image_shape).image_shape or ()
-        return shape_of(sides, None if declared is None else declared.features)
+        return shape_of(self.image_shape, None if declared is None else declared.features)
 
     def rows(self, schema: TableSchema | None) -> Records | None:
         """Read the public rows to simulate on; None for none."""
@@ -307,8 +306,8 @@ def _command(recommendation: Recommendation, rows: _Rows, given: PlanOptions, ki
     made = kind_of_option(option)
     words = [f"dpserve train {made.name} --data FILE", *read_by(given), "--lineage NAME --out MODEL"]
     words += [f"{price} --n {rows.count}"] if made.answers == "once" else []
-    words += [f"--image-shape {given.image_shape}"] if given.image_shape else []
-    return " ".join([*words, *flags_of(kind), *flags_of(Features.of_rule(option.features, rows.declared))])
+    features = features_of_rule(option.features, rows.declared, given.image_shape)
+    return " ".join([*words, *flags_of(kind), *flags_of(features)])
 
 
 def as_dict(shown: Comparison) -> dict[str, object]:

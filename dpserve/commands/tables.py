@@ -35,12 +35,6 @@ SCHEMA = partial(
     "Public: 'dpserve schema draft' writes one to fill in.",
     "--schema",
 )
-IMAGE_SHAPE = partial(
-    option,
-    None,
-    "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS of images: a record's columns are its pixels row by row, each with its "
-    "channels, 1 or 3.",
-)
 
 app = Group("Declare a table's columns in a file, without looking at its values.")
 

@@ -24,7 +24,7 @@ from dpserve.trainer import Screen, run_training
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
-from dpserve.training.fit import Request, check_needs, check_together, fit
+from dpserve.training.fit import Request, check_abilities, check_needs, fit
 from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.kinds.kind import Kind
 from dpserve.training.kinds.registry import all_kinds, release_certificate, trainable_kinds
@@ -188,7 +188,7 @@ def train_published(new: NewBundle, network: _OWN.options) -> None:  # type: ign
         kind=network,
         overlapping_lineage_is_accepted=new.overlapping_lineage_is_accepted,
     )
-    check_together(request, unit=new.unit, on_ray=new.engine != LOCAL)
+    check_abilities(request, unit=new.unit, on_ray=new.engine != LOCAL)
     refuse_forgotten(request.lineage)
     _, records = new.read_all(lambda: check_needs(request))
     certificate = fit(records, request, new.out, state=state_folder(), watcher=Screen()).certificate

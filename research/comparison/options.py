@@ -38,7 +38,7 @@ def _planned(name: str) -> Option:
 
 
 def _without_privacy(trial: Trial) -> Qualities:
-    chosen = trial.heads.feature_map("identity")
+    chosen = trial.heads.feature_map("modality")
     weights = trial.heads.weights(chosen, 1.0)
     return {UNLIMITED: trial.case.quality(softmax(trial.heads.asked(chosen) @ weights.T))}
 

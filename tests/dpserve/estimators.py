@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dpserve import Blocks, Features, Lineage, PrivateClassifier, Schema
+from dpserve import Blocks, Lineage, PrivateClassifier, Schema
+from dpserve.training.feature_choice import Features
 from dpserve.training.kinds.registry import kind_named
 
 
@@ -13,7 +14,7 @@ def estimator(**flat: Any) -> PrivateClassifier:
     """
 
     def taken(options: Any, *but: str) -> dict[str, Any]:
-        return {name: flat.pop(name) for name in options.model_fields if name in flat and name not in but}
+        return {name: flat.pop(name) for name in options.flags() if name in flat and name not in but}
 
     if (budget := flat.pop("budget", None)) is not None:
         flat["lineage_epsilon"], flat["lineage_delta"] = budget
@@ -33,6 +34,6 @@ def estimator(**flat: Any) -> PrivateClassifier:
         schema=Schema(**schema) if schema else None,
         lineage=lineage,
         kind=kind,
-        features=Features(**features) if features else "auto",
+        features=Features.of_words(features) if features else "auto",
         **flat,
     )

@@ -178,9 +178,10 @@ def test_the_package_names_its_client_where_completion_looks():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert said[0].split() == [
-        "Answers", "AsyncClient", "Blocks", "Boolean", "BudgetExhausted", "ClassSums", "Client", "DPSGD", "Date",
-        "Datetime", "Features", "Head", "Integer", "Levels", "Lineage", "Number", "PrivacyWarning",
-        "PrivateClassifier", "Schema", "ServiceError", "Text", "Weights", "plan",
+        "Answers", "AsyncClient", "AutoFeatures", "BinFeatures", "Blocks", "Boolean", "BudgetExhausted", "ClassSums",
+        "Client", "DPSGD", "Date", "Datetime", "EncoderFeatures", "FourierFeatures", "Head", "HogFeatures",
+        "HogFourierFeatures", "IdentityFeatures", "Integer", "Levels", "Lineage", "Number", "PrivacyWarning",
+        "PrivateClassifier", "QuantileFeatures", "Schema", "ServiceError", "Text", "Weights", "plan",
     ]  # fmt: skip
     assert said[1] == "[]"
 

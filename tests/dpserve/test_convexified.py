@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from dpserve import Features, Head, PrivateClassifier, Schema
+from dpserve import AutoFeatures, Head, PrivateClassifier, Schema
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import run_training
 from dpserve.training.errors import WrongOption
@@ -79,7 +79,7 @@ def test_a_unit_has_no_convexified_objective(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     kind = Head(objective="convexified", alpha=1, least_records=100)
     with pytest.raises(WrongOption) as refused:
-        run_training(TrainOptions(data="digits", out=tmp_path / "m", unit="age"), Features(), kind)
+        run_training(TrainOptions(data="digits", out=tmp_path / "m", unit="age"), AutoFeatures(), kind)
     assert refused.value.field == "unit"
     assert not (tmp_path / "m").exists()
 

@@ -243,10 +243,11 @@ def test_what_the_planner_chooses_is_not_chosen_beside_it(tmp_path):
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
     train = ["train", "--data", "digits", "--epsilon", "1", "--delta", "1e-5", "--n", "1437", "--out", "none"]
     for arguments, said in (
-        (("--features", "fourier"), "auto chooses the features, too: leave --features out"),
-        (("--features", "quantiles"), "auto chooses the features, too: leave --features out"),
-        (("--quantile-share", "0.1"), "auto chooses the features, too: leave --quantile-share out"),
-        (("--bias", "0.5"), "auto chooses the features, too: leave --bias out"),
+        (("--features", "fourier"), "auto chooses the features, too: leave yours out"),
+        (("--features", "quantiles"), "auto chooses the features, too: leave yours out"),
+        (("--quantile-share", "0.1"), "auto chooses the features, too: leave yours out"),
+        (("--bias", "0.5"), "auto chooses the features, too: leave yours out"),
+        (("--cross-buckets", "9", "--public", "digits"), "simulates on features that follow from rules"),
         (("weights", "--public", "digits"), "--public goes with dpserve train auto, not weights"),
         (("--lam", "3"), "--lam goes with dpserve train weights or dpserve train head, not auto"),
     ):
@@ -287,7 +288,7 @@ def test_an_owner_s_map_of_images_goes_with_a_budget_and_with_its_own_options(tm
     train += ["--random-features", "20", "--out", str(tmp_path / "model")]
     refused = CliRunner().invoke(app, train, env=home)
     assert refused.exit_code == 2
-    assert "hog-fourier and --image-shape" in " ".join(refused.output.split())
+    assert "Invalid value for --image-shape: is needed" in " ".join(refused.output.split())
     done = CliRunner().invoke(app, [*train, "--image-shape", "12,12"], env=home)
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "model" / "certificate.json").read_text())

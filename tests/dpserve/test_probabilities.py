@@ -70,7 +70,7 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     In six runs of each the log loss was at most 0.68 of that of the shares, with a standard deviation below 0.015.
     """
     records, X, y = request.getfixturevalue(data)
-    chosen_map, home, price = feature_map("identity", records.declaration), tmp_path / "home", picorho_for(3, 1e-5)
+    chosen_map, home, price = feature_map("modality", records.declaration), tmp_path / "home", picorho_for(3, 1e-5)
     job = Job(records, "m", "l", chosen_map, tmp_path / "m", home, console, price, len(records))
     train_and_save(kind_named(kind).options(**more), job)
 

@@ -8,10 +8,11 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from dpserve import Features, Lineage, PrivateClassifier, Schema
+from dpserve import Lineage, PrivateClassifier, Schema
 from dpserve.cli import app
 from dpserve.train_options import Planner, TrainPrice
 from dpserve.training.errors import WrongOption
+from dpserve.training.feature_choice import Features
 from dpserve.training.kinds.registry import kind_for, trainable_kinds
 from dpserve.training.options import Options, declared, is_number, is_several, limits, words_of
 
@@ -19,6 +20,8 @@ PYDANTIC = re.compile(r"[Ii]nput should|validation error|[Ff]ield required|valid
 DECLARED = {"schema": Schema(classes=["no", "yes"], bounds=(0, 1)), "lineage": Lineage("people")}
 TRAIN = ("--data", "no-such.csv", "--lineage", "people", "--classes", "no,yes", "--bounds", "0:1")
 KINDS = [kind.options for kind in trainable_kinds().values()]
+FEATURES = list(Features.members().values())
+NEEDED = {"image_shape": (1, 1), "encoder": "no-such.onnx"}
 
 
 def out_of_range(field):
@@ -42,10 +45,16 @@ def wrong_values(field):
 
 
 def cases():
-    for options in (Features, TrainPrice, Planner, *KINDS):
+    for options in (*FEATURES, TrainPrice, Planner, *KINDS):
         for name, field in options.model_fields.items():
             for wrong in wrong_values(field):
                 yield pytest.param(options, name, wrong, id=f"{options.__name__}-{name}-{wrong!r}")
+
+
+def needed(options, but):
+    """Return values of the fields without which there are no such options, but for one."""
+    fields = options.model_fields.items()
+    return {name: NEEDED[name] for name, field in fields if field.is_required() and name != but}
 
 
 def in_words(wrong):
@@ -57,26 +66,28 @@ def in_words(wrong):
 
 def command_of(options):
     """Return the words that train what takes these options, in vain."""
+    if options in FEATURES:
+        return ["train", "dpsgd", *TRAIN, "--features", options.word]
     if options not in KINDS:
-        return ["train", "dpsgd" if options is Features else "auto", *TRAIN]
+        return ["train", "auto", *TRAIN]
     return ["train", kind_for(options()).name, *TRAIN]
 
 
 @pytest.mark.parametrize(("options", "name", "wrong"), list(cases()))
 def test_it_names_field_value_and_reason(options: type[Options], name, wrong):
     with pytest.raises(WrongOption) as refused:
-        options(**{name: wrong})
+        options(**needed(options, name), **{name: wrong})
     assert refused.value.field == name
     assert not PYDANTIC.search(str(refused.value))
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "wrong"), [each for each in cases() if each.values[0] in (Features, *KINDS)]
+    ("options", "name", "wrong"), [each for each in cases() if each.values[0] in (*FEATURES, *KINDS)]
 )
 def test_the_estimator_says_it_in_python(options, name, wrong, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
-    value = "features" if options is Features else "kind"
-    model = PrivateClassifier(**DECLARED, **{value: options()})
+    value = "features" if options in FEATURES else "kind"
+    model = PrivateClassifier(**DECLARED, **{value: options(**needed(options, None))})
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the cause has the type and the field
         model.set_params(**{f"{value}__{name}": wrong}).fit(np.full((4, 1), 0.5), ["no", "yes"] * 2)
     assert not isinstance(refused.value, ValidationError)
@@ -92,6 +103,8 @@ def test_the_estimator_says_it_in_python(options, name, wrong, tmp_path, monkeyp
 )
 def test_the_command_line_says_it_in_flags(options, name, wrong, tmp_path):
     words = [*command_of(options), "--out", str(tmp_path / "model")]
+    words += ["--encoder=no-such.onnx"] if "encoder" in needed(options, name) else []
+    words += ["--image-shape=1,1"] if "image_shape" in needed(options, name) else []
     done = CliRunner().invoke(app, [*words, f"--{name.replace('_', '-')}={in_words(wrong)}"])
     assert done.exit_code == 2, done.output
     assert f"--{name.replace('_', '-')}" in done.output

@@ -26,7 +26,7 @@ def test_each_row_is_in_one_month_and_months_are_of_one_size():
 def test_no_record_loses_more_than_its_months_budget_in_any_way(tmp_path):
     """The oracle adds, for each month, the own costs of all models that its records trained."""
     case = Drawn.read("digits", tmp_path).case(0)
-    chosen = feature_map("identity", case.records.declaration)
+    chosen = feature_map("modality", case.records.declaration)
     parts = split(len(case.y), MONTHS, 0)
     widths = {"all": MONTHS, "window": WINDOW}
     for way, models in ways(case, parts, chosen, WHOLE, WINDOW).items():

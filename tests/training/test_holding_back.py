@@ -10,7 +10,7 @@ from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import spelled
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.errors import BundleError, TrainingError, WrongOption
-from dpserve.training.feature_choice import Features
+from dpserve.training.feature_choice import QuantileFeatures
 from dpserve.training.fit import Request, fit
 from dpserve.training.holding_back import hold_back, own_probabilities
 from dpserve.training.inputs.records import Declaration, Records, Units
@@ -146,7 +146,7 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
     monkeypatch.setattr(
         histograms, "counts_of", lambda sums, feature_map: counted.append(sums.lengths) or np.zeros((2, 16384))
     )
-    fit(records(), asked("dpsgd", features=Features("quantiles")), tmp_path / "m", state=tmp_path)
+    fit(records(), asked("dpsgd", features=QuantileFeatures()), tmp_path / "m", state=tmp_path)
     training, held = seen
     assert not {row.tobytes() for row in training.X} & {row.tobytes() for row in held.X}
     assert sum(counted[0]) == len(training)

@@ -10,13 +10,26 @@ from pydantic import Field, ValidationError
 from dpserve import DPSGD, ClassSums, Head, Levels, Number, Weights
 from dpserve.training.block_choice import Blocks
 from dpserve.training.errors import TrainingError, WrongOption
-from dpserve.training.feature_choice import Features
+from dpserve.training.feature_choice import (
+    AutoFeatures,
+    BinFeatures,
+    EncoderFeatures,
+    Features,
+    FourierFeatures,
+    HogFourierFeatures,
+    QuantileFeatures,
+)
 from dpserve.training.fit import Request
 from dpserve.training.kinds.class_sums.kind import ClassSumsKind
 from dpserve.training.kinds.registry import all_kinds, default_kind, kind_for, kind_named, register, trainable_kinds
 from dpserve.training.options import Options, default_text, is_several, limits, option, range_text, words_of
 
-ALL = [Blocks, Features, Request, *(kind.options for kind in all_kinds().values())]
+ALL = [Blocks, Request, *Features.members().values(), *(kind.options for kind in all_kinds().values())]
+NEEDED = {"name": "m", "lineage": "l", "image_shape": (2, 2), "encoder": "a.onnx"}
+
+
+def needed(options):
+    return {name: NEEDED[name] for name, field in options.model_fields.items() if field.is_required()}
 
 
 @pytest.mark.parametrize("options", ALL)
@@ -37,7 +50,7 @@ def test_each_number_beyond_its_range_is_refused_by_name(options):
             beyond = end - 1 if word in ("above", "at least") else end * 2 if end else 1
             value = (beyond,) if is_several(field) else (beyond, beyond) if name == "image_shape" else beyond
             with pytest.raises(WrongOption) as refused:
-                options(**{"name": "m", "lineage": "l"} if options is Request else {}, **{name: value})
+                options(**needed(options) | {name: value})
             assert refused.value.field == name
             assert str(range_text(field)) in str(refused.value)
 
@@ -58,15 +71,15 @@ def test_each_number_beyond_its_range_is_refused_by_name(options):
         (DPSGD, "sampling_rate", 1.5),
         (DPSGD, "activation", "sine"),
         (ClassSums, "width", 3),
-        (Features, "image_shape", (28,)),
-        (Features, "image_shape", "28x28"),
-        (Features, "encoder_range", "1:0"),
-        (Features, "encoder_range", "1"),
+        (AutoFeatures, "image_shape", (28,)),
+        (AutoFeatures, "image_shape", "28x28"),
+        (EncoderFeatures, "encoder_range", "1:0"),
+        (EncoderFeatures, "encoder_range", "1"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(options, field, value):
     with pytest.raises(WrongOption) as refused:
-        options(**{field: value})
+        options(**needed(options) | {field: value})
     assert refused.value.field == field
     assert isinstance(refused.value, ValueError)
     assert not isinstance(refused.value, ValidationError)
@@ -76,8 +89,8 @@ def test_words_and_numbers_of_numpy_are_read():
     assert DPSGD(hidden="64") == DPSGD(hidden=np.int64(64)) == DPSGD(hidden=64)
     assert DPSGD(hidden=["3", "4"]).hidden == (3, 4)
     assert Head(lam=np.float32(2)) == Head(lam="2") == Head(lam=2)
-    assert Features(image_shape="28,28").image_shape == (28, 28)
-    assert Features(encoder=Path("a.onnx"), encoder_range="0:1").encoder_range == (0.0, 1.0)
+    assert AutoFeatures(image_shape="28,28").image_shape == (28, 28)
+    assert EncoderFeatures(encoder=Path("a.onnx"), encoder_range="0:1").encoder_range == (0.0, 1.0)
     assert DPSGD.of_words({"hidden": [], "steps": None, "activation": "relu"}) == DPSGD(activation="relu")
 
 
@@ -113,7 +126,7 @@ def test_options_cannot_be_changed_and_are_shown_by_what_they_are():
     assert made.replaced(canaries=64) == Weights(lam=30, canaries=64)
     assert Number(0, 1).replaced(missing="level") == Number(0, 1, missing="level")
     assert Levels("a", "b").replaced(unknown="coordinate") == Levels("a", "b", unknown="coordinate")
-    assert Features("bins").replaced(seed=3) == Features("bins", seed=3)
+    assert FourierFeatures(bias=0.1).replaced(seed=3) == FourierFeatures(bias=0.1, seed=3)
     with pytest.raises(WrongOption):
         made.replaced(lam=-1)
 
@@ -139,6 +152,40 @@ def test_help_and_errors_are_made_of_a_declaration():
         Cake(flour=1, glaze="glossy")
 
 
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        ({}, AutoFeatures()),
+        ({"features": "fourier"}, FourierFeatures()),
+        ({"image_shape": "2,2"}, AutoFeatures(image_shape=(2, 2))),
+        ({"image_shape": "2,2", "seed": "3"}, HogFourierFeatures(image_shape=(2, 2), seed=3)),
+        ({"features": "bins", "cross": ["a:b"]}, BinFeatures(cross=("a:b",))),
+        ({"cross_buckets": "4"}, BinFeatures(cross_buckets=4)),
+        ({"quantile_share": "0"}, QuantileFeatures(quantile_share=0.0)),
+        ({"encoder": "a.onnx", "clip_norm": "2"}, EncoderFeatures(encoder="a.onnx", clip_norm=2)),
+    ],
+)
+def test_words_choose_the_one_of_several_values_that_takes_them(words, made):
+    assert Features.of_words(words) == made
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "said"),
+    [
+        ({"features": "magic"}, "features", "must be one of auto, identity"),
+        ({"features": ["bins"]}, "features", "must be one of auto, identity"),
+        ({"features": "fourier", "cross": ["a:b"]}, "cross", "goes with `features`, not fourier"),
+        ({"encoder": "a.onnx", "cross": ["a:b"], "device": "cpu"}, "cross", "goes with `features`, not encoder"),
+        ({"features": "hog"}, "image_shape", "is needed"),
+        ({"device": "cpu"}, "encoder", "is needed"),
+    ],
+)
+def test_a_field_of_another_value_is_refused_by_name(words, field, said):
+    with pytest.raises(WrongOption, match=said) as refused:
+        Features.of_words(words)
+    assert refused.value.field == field
+
+
 def test_one_name_has_one_kind():
     register(kind_named("class-sums"))
     with pytest.raises(TrainingError, match="rename one"):
@@ -150,4 +197,4 @@ def test_kinds_are_found_by_their_options():
     assert kind_for(Weights(lam=1)).name == "weights"
     assert set(trainable_kinds()) == set(all_kinds()) - {"published"}
     with pytest.raises(TrainingError, match="no kind of model has options like"):
-        kind_for(Features())
+        kind_for(AutoFeatures())

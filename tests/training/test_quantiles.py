@@ -8,7 +8,7 @@ from dpserve.accounting.losses import Cost
 from dpserve.audit.membership.shadow_models import OwnRecipe
 from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from dpserve.training.errors import BundleError, DataError, TrainingError, WrongOption
-from dpserve.training.feature_choice import Features
+from dpserve.training.feature_choice import QuantileFeatures
 from dpserve.training.features.maps import Quantiles
 from dpserve.training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells
 from dpserve.training.fit import Request, fit
@@ -29,7 +29,7 @@ OPTIONS = {
     "weights": {"price": WHOLE, "lam": 4.0},
     "dpsgd": {"price": WHOLE, "n": 400, "steps": 20},
 }
-QUANTILES = Features("quantiles")
+QUANTILES = QuantileFeatures()
 
 
 def records(units=None, n=400):
@@ -97,7 +97,7 @@ def test_strangers_are_not_shown_the_cuts(tmp_path):
 
 
 def test_even_cuts_cost_nothing(tmp_path):
-    even = Features("quantiles", quantile_share=0.0)
+    even = QuantileFeatures(quantile_share=0.0)
     certificate = fit(records(), asked("weights", even), tmp_path / "m", state=tmp_path).certificate
     assert certificate.feature_map.released is None
     assert certificate.feature_map.cuts[0] == tuple(part / 32 for part in range(1, 32))
@@ -123,16 +123,13 @@ def test_a_price_per_answer_covers_no_quantiles():
 @pytest.mark.parametrize(
     ("features", "asked_for", "wrong"),
     [
-        (Features(quantile_share=0.1), {"kind": ClassSums(), "price": WHOLE}, "quantile_share"),
-        (Features("bins", quantile_share=0.1), {"kind": ClassSums(), "price": WHOLE}, "quantile_share"),
         (QUANTILES, {"kind": ClassSums(), "price": LEAST_PRICE * 2 - 1}, "quantile_share"),
         (QUANTILES, {"n": 400, "price": WHOLE}, "kind"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(features, asked_for, wrong, tmp_path):
-    request = Request(name="m", lineage="l", features=features, **asked_for)
     with pytest.raises(WrongOption) as refused:
-        fit(records(), request, tmp_path / "m", state=tmp_path)
+        fit(records(), Request(name="m", lineage="l", features=features, **asked_for), tmp_path / "m", state=tmp_path)
     assert refused.value.field == wrong
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
 import numpy as np
@@ -11,9 +11,18 @@ from pydantic import Field, model_validator
 
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.losses import PrivacyLoss
+from dpserve.accounting.messages import Message
 from dpserve.training.devices import Matrix
+from dpserve.training.errors import TrainingError
 from dpserve.training.features.feature_map import FeatureMap
-from dpserve.training.features.quantiles import EVEN_CUTS, FEWEST_PARTS, QuantileRelease, cuts_between
+from dpserve.training.features.quantiles import (
+    CELLS,
+    EVEN_CUTS,
+    FEWEST_PARTS,
+    QuantileRelease,
+    cuts_between,
+    makes_cells,
+)
 from dpserve.training.features.whole_steps import into_ball
 from dpserve.training.inputs.columns import NumberColumn, numbers_among
 
@@ -50,6 +59,24 @@ class Quantiles(FeatureMap):
     def numbers(self) -> tuple[int, ...]:
         """Which of the d features have cuts."""
         return numbers_among(self.columns) if self.columns else tuple(range(len(self.lower)))
+
+    def check_ranges(self, names: Sequence[str]) -> None:
+        """Raise TrainingError for a number whose bounds make no histogram, before anything is counted."""
+        for place in self.counted:
+            number = self.numbers[place]
+            low, high = self.lower[number], self.upper[number]
+            if not makes_cells(low, high):
+                raise TrainingError(
+                    Message(
+                        "the bounds of {!r} make no histogram, so no quantiles: from {!r} to {!r} there are "
+                        "fewer numbers than the {:,} cells that records are counted in. Declare it in another "
+                        "unit, or take bins, or {quantile_share:0} for even cuts",
+                        names[number],
+                        low,
+                        high,
+                        CELLS,
+                    )
+                )
 
     @functools.cached_property
     def _whole(self) -> tuple[tuple[float, ...] | None, ...]:

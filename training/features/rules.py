@@ -19,9 +19,10 @@ from dpserve.training.inputs.columns import TextColumn, numbers_among
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration
 
-Features = Literal["identity", "fourier", "quantiles", "even", "unit", "crosses", "hog-fourier"]
-"""Features of an option: those of the rows' modality, random ones, cuts at noisy quantiles or even ones, unit rows,
-bins with hashed pairs of columns, and for images shades and random features beside histograms of gradients."""
+FeatureRule = Literal["modality", "fourier", "quantiles", "even", "unit", "crosses", "hog-fourier"]
+"""Rules for the features of an option: those of the rows' modality, random ones, cuts at noisy quantiles or even ones,
+unit rows, bins with hashed pairs of columns, and for images shades and random features beside histograms of gradients.
+"""
 Modality = Literal["images", "table", "text"]
 """Rows whose schema says what features they have: histograms of gradients, bins or cuts, words beside what else."""
 
@@ -64,11 +65,11 @@ def modality_of(declaration: "Declaration", image_shape: Shape | None = None) ->
         return "images"
     if any(isinstance(column, TextColumn) for column in declaration.columns):
         return "text"
-    return "table" if declaration.columns or isinstance(feature_map("identity", declaration), Bins) else None
+    return "table" if declaration.columns or isinstance(feature_map("modality", declaration), Bins) else None
 
 
 def feature_map(
-    features: Features, declaration: "Declaration", image_shape: Shape | None = None, *, head: bool = False
+    rule: FeatureRule, declaration: "Declaration", image_shape: Shape | None = None, *, head: bool = False
 ) -> FeatureMap:
     """Return the map for rows like these. head: whether for a head, each of whose answers gets noise.
 
@@ -80,21 +81,21 @@ def feature_map(
     """
     shared: dict[str, Any] = {"lower": declaration.lower, "upper": declaration.upper, "columns": declaration.columns}
     shared["bias"] = 0.0
-    if image_shape is not None and features == "hog-fourier":
+    if image_shape is not None and rule == "hog-fourier":
         waves = {"random_features": IMAGES_RANDOM_FEATURES, "bandwidth": IMAGES_BANDWIDTH, "seed": 0}
         return HogFourier(**shared, image_shape=image_shape, **waves)
     if image_shape is not None:
         return Hog(**shared, image_shape=image_shape, centred=head)
     numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
-    if features in ("quantiles", "even") and 0 < numbers <= (MOST_CUT if declaration.columns else MOST_BINNED):
+    if rule in ("quantiles", "even") and 0 < numbers <= (MOST_CUT if declaration.columns else MOST_BINNED):
         return Quantiles(**shared)
-    if features == "crosses" and 0 < numbers <= MOST_BINNED:
+    if rule == "crosses" and 0 < numbers <= MOST_BINNED:
         try:
             return Bins(**shared, cross_buckets=CROSS_BUCKETS, cross_cells=MOST_CELLS)
         except ValidationError:  # no two columns can be crossed
             return Bins(**shared)
-    if features == "fourier" and not (declaration.features <= MOST_BINNED and numbers):
+    if rule == "fourier" and not (declaration.features <= MOST_BINNED and numbers):
         return Fourier(**shared, clip_norm=UNIT_ROWS, random_features=RANDOM_FEATURES, bandwidth=BANDWIDTH, seed=0)
-    if features != "unit" and 0 < numbers <= MOST_BINNED:
+    if rule != "unit" and 0 < numbers <= MOST_BINNED:
         return Bins(**shared)
     return Identity(**shared, clip_norm=UNIT_ROWS)

@@ -14,7 +14,7 @@ from dpserve.training.features import rules
 from dpserve.training.features.feature_map import NORM_BOUND
 from dpserve.training.features.hog import Shape
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.features.rules import Features
+from dpserve.training.features.rules import FeatureRule
 from dpserve.training.fitting.objective import RegularisedCrossEntropy
 from dpserve.training.fitting.sensitivity import (
     logit_sensitivity_per_norm,
@@ -211,7 +211,7 @@ class Heads:
             self._weights[key] = quantised(minimise(objective, TOLERANCE))
         return self._weights[key]
 
-    def feature_map(self, features: Features, *, head: bool = False) -> FeatureMap:
+    def feature_map(self, features: FeatureRule, *, head: bool = False) -> FeatureMap:
         """The map, by the public rules."""
         return rules.feature_map(features, self.case.records.declaration, self.case.image_shape, head=head)
 

@@ -32,14 +32,19 @@ if TYPE_CHECKING:
     from dpserve.training.pay_once.classifier import Classifier
     from dpserve.training.pay_once.model import ReleasedModel
 
-Ability = Literal["units", "ray", "encoder", "export", "intervals", "evaluation", "audit", "sets", "canaries"]
+Ability = Literal[
+    "units", "ray", "encoder", "export", "intervals", "evaluation", "audit", "sets", "canaries", "quantiles"
+]
 """Abilities that a kind may lack.
 
 units: protect all records of one person together. ray: train on a cluster. encoder: take an ONNX encoder's features.
 export: leave in a file. intervals: say how far noise may have moved an answer. evaluation: be scored on public rows.
 audit: be attacked through a service of its own. sets: have prediction sets. canaries: measure what training tells by
-made records in it.
+made records in it. quantiles: cut numbers at the records' noisy quantiles.
 """
+
+_STEPS: Mapping[Ability, str] = {"sets": "counts", "quantiles": "quantiles"}
+"""Abilities of a training that has a step of this name."""
 
 NEEDED_N = (
     "about how many records there are, as a number that may be public; counting them would say whether one is there"
@@ -132,6 +137,10 @@ NO_SETS = (
     "are for pay-once models: of a model each of whose answers is paid for, what is counted of the records held back "
     "would be answers that nobody has paid for"
 )
+NO_QUANTILES = Message(
+    "has quantiles for pay-once models alone: a model each of whose answers is paid for has no price that they could "
+    "be part of. Take bins, or {quantile_share:0} for even cuts"
+)
 NO_CANARIES = (
     "measure noise that is drawn in training, on coordinates of their own; each answer of this kind has noise of "
     "its own instead, which `dpserve audit service` and `dpserve attack` measure"
@@ -170,7 +179,10 @@ class Kind(ABC):
 
     def lack(self, ability: Ability, options: Options | None = None) -> str | None:  # noqa: ARG002 - a kind may look
         """Return why it cannot do something with these options, where they are known; None where it can."""
-        return self.lacks.get(ability)
+        step, reason = _STEPS.get(ability), None
+        if step is not None and all(each.name != step for each in self.steps):
+            reason = f"needs a step {step!r}, and a training of {self.name} has none"
+        return self.lacks.get(ability, reason)
 
     def check_installed(self) -> None:  # noqa: B027 - most kinds need nothing
         """Raise MissingExtra, before any record is read, for an optional dependency that training needs."""
@@ -270,6 +282,7 @@ class MeteredKind(Kind):
         "evaluation": NO_EVALUATION,
         "sets": NO_SETS,
         "canaries": NO_CANARIES,
+        "quantiles": NO_QUANTILES,
     }
 
 

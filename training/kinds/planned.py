@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms.seeded import SeededRandomness
-from dpserve.training.features.rules import Features, Modality
+from dpserve.training.features.rules import FeatureRule, Modality
 
 if TYPE_CHECKING:
     from dpserve.mechanisms.answer_noise import AnyNoise
@@ -39,7 +39,7 @@ class Trial:
         """The records and the rows."""
         return self.heads.case
 
-    def bought(self, features: Features) -> "tuple[BoughtFeatures, int]":
+    def bought(self, features: FeatureRule) -> "tuple[BoughtFeatures, int]":
         """Return the map of an option, its quantiles bought if it has such, and what is left of the budget."""
         from dpserve.training.pay_once.chain import buy_features
         from dpserve.training.pay_once.cuts import CUTS
@@ -85,7 +85,7 @@ class PlannedOption:
     pays: Pays
     qualities: Callable[[Trial], Qualities]
     release: str | None
-    features: Features
+    features: FeatureRule
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     fallback: int | None = None
     suits: tuple[Modality | None, ...] | None = None

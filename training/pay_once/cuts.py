@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.training.errors import TrainingError, WrongOption
+from dpserve.training.errors import WrongOption
 from dpserve.training.features.maps import FeatureMap, Quantiles
-from dpserve.training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
+from dpserve.training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from dpserve.training.fitting.histograms import cut_at_quantiles
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.pay_once.chain import FeatureStep
@@ -37,7 +36,7 @@ class Cuts(FeatureStep):
         """
         if not isinstance(feature_map, Quantiles) or not self.quantiles or not feature_map.counted:
             return 0
-        check_ranges(feature_map, declaration)
+        feature_map.check_ranges(declaration.feature_names)
         try:
             return price_of_counts(price, len(feature_map.counted), self.quantiles)
         except ValueError as error:
@@ -75,22 +74,3 @@ class Cuts(FeatureStep):
 
 
 CUTS = Cuts()
-
-
-def check_ranges(feature_map: Quantiles, declared: Declaration) -> None:
-    """Raise TrainingError for a number whose declared bounds make no histogram, before anything is counted."""
-    for place in feature_map.counted:
-        number = feature_map.numbers[place]
-        low, high = declared.lower[number], declared.upper[number]
-        if not makes_cells(low, high):
-            raise TrainingError(
-                Message(
-                    "the bounds of {!r} make no histogram, so no quantiles: from {!r} to {!r} there are "
-                    "fewer numbers than the {:,} cells that records are counted in. Declare it in another "
-                    "unit, or take bins, or {quantile_share:0} for even cuts",
-                    declared.feature_names[number],
-                    low,
-                    high,
-                    CELLS,
-                )
-            )

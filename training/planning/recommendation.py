@@ -285,12 +285,12 @@ def check_declared(n: int, classes: int) -> None:
 
 
 def by_rule(
-    n: int, classes: int, whole: int, modality: Modality | None = None, numbers: int = 1, *, own: bool = False
+    n: int, classes: int, whole: int, modality: Modality | None = None, numbers: int = 1, *, is_kept: bool = False
 ) -> Recommendation:
     """Return the rule's option, by declared numbers alone (`default_option`).
 
     n, classes: declared; n counts privacy units where there are such. whole: the budget in picorho. numbers: of a
-    record, where they are known. own: whether on features that the owner chose: then it is DP-SGD, for any number of
+    record, where they are known. is_kept: whether on features of the owner's: then it is DP-SGD, for any number of
     classes. An option that cannot be had for these numbers gives way to the next, and the reason says why. Raises
     ValueError for nonsense and for a budget that buys no release.
 
@@ -303,11 +303,11 @@ def by_rule(
             f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
             "Raise the budget, or pay for each answer"
         )
-    preferred = default_option(modality, 2 if own else classes)
+    preferred = default_option(modality, 2 if is_kept else classes)
     options = planned_options().items()
     fallbacks = sorted((each.fallback, name) for name, each in options if each.fallback is not None)
     refused: list[str] = []
-    for option in (preferred, *(() if own else (name for _, name in fallbacks))):
+    for option in (preferred, *(() if is_kept else (name for _, name in fallbacks))):
         why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
             return _explained(option, n, classes, whole, preferred, refused)

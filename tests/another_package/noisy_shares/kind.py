@@ -18,7 +18,7 @@ def _qualities(trial):
     from noisy_shares.model import train_shares
 
     case = trial.case
-    chosen = trial.heads.feature_map("identity")
+    chosen = trial.heads.feature_map("modality")
     model = train_shares(case.records, "compared", chosen, trial.whole, 1.0, "compared", trial.randomness("shares"))
     return {UNLIMITED: case.quality(*model.answers(case.asked))}
 
@@ -29,7 +29,7 @@ class SharesKind(PayOnceKind):
     name = "shares"
     sentence = "noisy shares of the classes, the same answer to every row"
     options = Shares
-    planned = (PlannedOption("shares", "noisy shares", "once", _qualities, "shares", "identity"),)
+    planned = (PlannedOption("shares", "noisy shares", "once", _qualities, "shares", "modality"),)
     lacks = PayOnceKind.lacks | {"intervals": "nobody worked out how far noise moves a share"}
 
     @property

@@ -124,8 +124,8 @@ def test_a_head_without_an_encoder_is_loaded_onto_a_device(trained):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--device", "cpu"), "goes with --encoder"),
-        (("--features", "fourier"), "goes with none of"),
+        (("--device", "cpu"), "--encoder: is needed"),
+        (("--features", "fourier"), "goes with --features encoder, not fourier"),
         (("--encoder-range", "1:0"), "--encoder-range"),
         (("--encoder-range", "1"), "--encoder-range"),
         (("--device", "abacus"), "cpu, cuda"),
@@ -178,4 +178,4 @@ def test_public_rows_are_not_simulated_on_the_owners_encoder(trained):
     budget = ("--epsilon", "1", "--delta", "1e-5", "--n", "60", "--public", str(trained / "records.npz"))
     done = train(trained, *budget, "--encoder", str(trained / "public.onnx"))
     assert done.exit_code != 0
-    assert "leave --encoder out" in " ".join((done.output + str(done.exception)).split())
+    assert "leave yours out" in " ".join((done.output + str(done.exception)).split())

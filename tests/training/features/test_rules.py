@@ -17,20 +17,20 @@ def declared(columns):
     return Declaration(*coordinates_of(columns), ("n", "y"), columns)
 
 
-@pytest.mark.parametrize("features", ["identity", "fourier"])
+@pytest.mark.parametrize("features", ["modality", "fourier"])
 def test_a_narrow_table_of_numbers_has_bins(features):
     plain = Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("n", "y"))
     assert rules.feature_map(features, plain).kind == "bins"
 
 
 def test_a_table_of_few_numbers_has_bins_however_many_levels_there_are():
-    feature_map = rules.feature_map("identity", declared((LEVELS, *numbers(rules.MOST_BINNED))))
+    feature_map = rules.feature_map("modality", declared((LEVELS, *numbers(rules.MOST_BINNED))))
     assert (feature_map.kind, len(feature_map.binned)) == ("bins", rules.MOST_BINNED)
 
 
 @pytest.mark.parametrize("columns", [(LEVELS,), numbers(rules.MOST_BINNED + 1)], ids=["no number", "many numbers"])
 def test_a_table_without_numbers_or_with_many_has_rows_of_length_one(columns):
-    feature_map = rules.feature_map("identity", declared(columns))
+    feature_map = rules.feature_map("modality", declared(columns))
     assert (feature_map.kind, feature_map.clip_norm) == ("identity", rules.UNIT_ROWS)
 
 
@@ -40,11 +40,11 @@ def test_fourier_features_of_a_wide_table_stay_what_was_asked_for():
 
 def test_only_the_images_of_a_head_are_centred():
     pixels = Declaration(tuple(f"p{place}" for place in range(144)), (0.0,) * 144, (1.0,) * 144, ("n", "y"))
-    for features in ("identity", "fourier"):
+    for features in ("modality", "fourier"):
         assert rules.feature_map(features, pixels, (12, 12, 1), head=True).centred
         assert not rules.feature_map(features, pixels, (12, 12, 1)).centred
     for rows in (pixels, declared(numbers(2)), declared((LEVELS,))):
-        for features in ("identity", "fourier"):
+        for features in ("modality", "fourier"):
             assert rules.feature_map(features, rows, head=True) == rules.feature_map(features, rows)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
-from dpserve.training.errors import BundleError, TrainingError
+from dpserve.training.errors import BundleError, TrainingError, WrongOption
+from dpserve.training.feature_choice import QuantileFeatures
 from dpserve.training.features.maps import Identity
 from dpserve.training.fields import Several
 from dpserve.training.fit import Request, fit
@@ -112,6 +113,24 @@ def test_a_step_of_someones_own_is_bought_listed_composed_and_read_back(tmp_path
 def test_a_certificate_without_a_step_that_the_model_needs_does_not_hold(tmp_path):
     with pytest.raises(BundleError, match="no release of clip"):
         with_mu(trained(tmp_path, ClippedSums()), "clip", 0.0).verify()
+
+
+@pytest.mark.usefixtures("clipped")
+@pytest.mark.parametrize(
+    ("asked", "field", "step"),
+    [
+        ({"features": QuantileFeatures()}, "features", "quantiles"),
+        ({"prediction_sets": "all"}, "prediction_sets", "counts"),
+    ],
+)
+def test_what_a_kind_has_no_step_for_is_refused_before_a_record_is_noted(tmp_path, asked, field, step, monkeypatch):
+    steps = tuple(each for each in ClippedCertificate.STEPS if each.name != step)
+    monkeypatch.setattr(ClippedCertificate, "STEPS", steps)
+    request = Request(name="m", lineage="l", kind=ClippedSums(), price=WHOLE, **asked)
+    with pytest.raises(WrongOption, match=f"needs a step '{step}', and a training of clipped-sums has none") as refused:
+        fit(records(), request, tmp_path / "model", state=tmp_path / "state")
+    assert refused.value.field == field
+    assert not (tmp_path / "state").exists()
 
 
 class Unproven(ClassSumsCertificate):

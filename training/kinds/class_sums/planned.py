@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from dpserve.training.features.rules import Features
+from dpserve.training.features.rules import FeatureRule
 from dpserve.training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
 
 
-def _class_sums(features: Features) -> Callable[[Trial], Qualities]:
+def _class_sums(features: FeatureRule) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         from dpserve.training.kinds.class_sums.train import train_class_sums
 
@@ -33,9 +33,9 @@ PLANNED = (
         "class-sums",
         "class sums",
         "once",
-        _class_sums("identity"),
+        _class_sums("modality"),
         "class-sums",
-        "identity",
+        "modality",
         suits=NOT_CUT,
         default_for_many_classes=(None,),
     ),

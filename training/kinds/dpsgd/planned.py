@@ -5,11 +5,11 @@ from types import MappingProxyType
 from typing import Any
 
 from dpserve.mechanisms.gaussian_vector import mu_for
-from dpserve.training.features.rules import Features
+from dpserve.training.features.rules import FeatureRule
 from dpserve.training.kinds.planned import CUT, IMAGES, NOT_CUT, PlannedOption, Qualities, Trial
 
 
-def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
+def _dp_sgd(features: FeatureRule, *hidden: int) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         from dpserve.training.fitting.network import Network
         from dpserve.training.kinds.dpsgd.choices import by_rule
@@ -33,7 +33,7 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
 _HIDDEN = 128
 
 
-def _option(name: str, title: str, features: Features, **more: Any) -> PlannedOption:
+def _option(name: str, title: str, features: FeatureRule, **more: Any) -> PlannedOption:
     return PlannedOption(name, title, "once", _dp_sgd(features), "dpsgd", features, **more)
 
 
@@ -44,16 +44,16 @@ PLANNED = (
     _option("dpsgd-even", "DP-SGD, linear head, even cuts", "even", suits=CUT, fallback=1),
     _option("dpsgd-unit", "DP-SGD, linear head, rows of length 1", "unit", suits=CUT),
     _option("dpsgd-crosses", "DP-SGD, bins and hashed pairs of columns", "crosses", suits=CUT),
-    _option("dpsgd", "DP-SGD, linear head", "identity", suits=NOT_CUT, default_for=NOT_CUT, fallback=2),
+    _option("dpsgd", "DP-SGD, linear head", "modality", suits=NOT_CUT, default_for=NOT_CUT, fallback=2),
     _option("dpsgd-fourier", "DP-SGD, Fourier features", "fourier", suits=NOT_CUT),
     _option("dpsgd-hog-fourier", "DP-SGD, gradients, shades and Fourier features", "hog-fourier", suits=IMAGES),
     PlannedOption(
         "dpsgd-128",
         f"DP-SGD, {_HIDDEN} tanh units",
         "once",
-        _dp_sgd("identity", _HIDDEN),
+        _dp_sgd("modality", _HIDDEN),
         "dpsgd",
-        "identity",
+        "modality",
         _NETWORK,
         suits=NOT_CUT,
     ),

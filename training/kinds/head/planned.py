@@ -8,19 +8,19 @@ from dpserve.mechanisms.mechanism import Price
 from dpserve.mechanisms.registry import DEFAULT, priced
 from dpserve.training.exact.quantised import products, summands
 from dpserve.training.features import rules
-from dpserve.training.features.rules import Features
+from dpserve.training.features.rules import FeatureRule
 from dpserve.training.kinds.cases import Quality, logits_move
 from dpserve.training.kinds.planned import PlannedOption, Qualities, Trial
 
 
-def _noise_on_answers(features: Features) -> Callable[[Trial], Qualities]:
+def _noise_on_answers(features: FeatureRule) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         return {str(count): _answered(trial, features, count) for count in trial.queries}
 
     return qualities
 
 
-def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
+def _answered(trial: Trial, features: FeatureRule, count: int) -> Quality | None:
     """Return what answers with noise of their own are worth where the budget pays for `count` of them."""
     try:
         mechanism = priced(DEFAULT, Price("rho", Decimal(trial.whole // count).scaleb(-12)), trial.case.classes)
@@ -36,7 +36,7 @@ def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
 
 
 PLANNED = (
-    PlannedOption("per-query", "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity"),
+    PlannedOption("per-query", "noise on each answer", "each answer", _noise_on_answers("modality"), None, "modality"),
     PlannedOption(
         "per-query-fourier",
         "noise on each answer, Fourier features",

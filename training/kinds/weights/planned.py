@@ -8,7 +8,7 @@ from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.training.exact.quantised import norms
 from dpserve.training.features import rules
-from dpserve.training.features.rules import Features
+from dpserve.training.features.rules import FeatureRule
 from dpserve.training.inputs.sums import of_rows
 from dpserve.training.kinds.cases import weights_move
 from dpserve.training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
@@ -16,7 +16,7 @@ from dpserve.training.pay_once import calibration
 from dpserve.training.pay_once.model import rounded
 
 
-def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
+def _released_weights(features: FeatureRule) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         bought, whole = trial.bought(features)
         chosen = bought.feature_map
@@ -44,9 +44,9 @@ PLANNED = (
         "weights",
         "released weights",
         "once",
-        _released_weights("identity"),
+        _released_weights("modality"),
         "weights",
-        "identity",
+        "modality",
         fallback=3,
         suits=NOT_CUT,
     ),
