@@ -134,7 +134,7 @@ class Questions:
     def __init__(
         self,
         url: str,
-        key: str,
+        key: str = "",
         *,
         timeout: float = 30.0,
         attempts: int = 4,
@@ -151,7 +151,7 @@ class Questions:
         url : str
             The service's URL, http:// or https://.
         key : str
-            The API key.
+            The API key. Needed.
         timeout : float, in seconds, default 30.0
             The longest that one try may take.
         attempts : int, default 4
@@ -174,7 +174,9 @@ class Questions:
         """
         key = key.strip()
         if not _VISIBLE.fullmatch(key):
-            raise ValueError("the API key must be visible ASCII characters without spaces")
+            raise ValueError(
+                f"{type(self).__name__}(URL, KEY) needs an API key, which is visible ASCII characters without spaces"
+            )
         if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
             raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
         self._url, self._attempts, self._wait, self._sorted_classes = url, attempts, wait, sorted_classes

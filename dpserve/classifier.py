@@ -21,93 +21,52 @@ lineage's account holds, and choosing among fits by their scores on private reco
 be seen of that, and of steps of a pipeline that are fitted on the records before, is said by `PrivacyWarning`.
 """
 
-import asyncio
 import inspect
-import warnings
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, SupportsFloat, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.pipeline import Pipeline
-from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d, get_tags
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from dpserve.accounting import ledger as accounts
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.budgets import Budget
-from dpserve.accounting.ledger.purchases import buy, check_purchases, picorho_charged
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.messages import Message, spelled
 from dpserve.accounting.picorho import to_rho
-from dpserve.client import BudgetExhausted
-from dpserve.commands.console import Terminal, counting, shares
-from dpserve.commands.options import (
-    journals_folder,
-    open_ledger,
-    operating_systems_user,
-    refuse_forgotten,
-    state_folder,
-)
-from dpserve.commands.tables import check_public
-from dpserve.described_rows import public_records, read_described, rows_form
-from dpserve.frames import check_rows, names_of, rows_for, without
+from dpserve.commands.console import counting, shares
+from dpserve.commands.options import operating_systems_user, refuse_forgotten, state_folder
+from dpserve.described_rows import Target, read_described, rows_form
+from dpserve.frames import are_mappings, check_rows, names_of, rows_for, without
 from dpserve.kept_fits import KeptFits
-from dpserve.labels import classes_of, label_beside, own_values, schema_with_label
+from dpserve.labelled_tables import LabelledTable, labelled_table, number_array
+from dpserve.labels import own_values
 from dpserve.lineages import Lineage
-from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.mechanisms.randomness import SystemRandomness
-from dpserve.prices import one_alone
+from dpserve.owner_warnings import Owner, warn_of_fitted_steps, warn_of_privacy
+from dpserve.parameters import AUTO, Parameters, check_no_weights, lineage_of, takes_missing
+from dpserve.payments import FitCost, charge_model, check_account, errors_in_python, left_rho, opened, purchase, run
+from dpserve.prices import Price
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.bundles.sealing import EVALUATION_FILE, write_folder
 from dpserve.training.drafts import draft_folder
-from dpserve.training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
+from dpserve.training.errors import TrainingError, WrongValue
 from dpserve.training.evaluation import Evaluation, Law, evaluate
 from dpserve.training.feature_choice import Features
-from dpserve.training.fit import Request, check_abilities, check_needs, fit
-from dpserve.training.inputs.blocks import BlockDeclaration
+from dpserve.training.fit import Request, fit
 from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.lineage import KnownRecords
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.schema import TableSchema
 from dpserve.training.kinds.kind import needed_price
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.registry import kind_named, kind_of, pay_once, release_certificate, trainable_kinds
+from dpserve.training.kinds.registry import kind_of, pay_once
 from dpserve.training.options import Options
 from dpserve.training.pay_once.coverage import thousandths
-from dpserve.training.purchases import model_purchase, planned_purchase
-from dpserve.training.watchers import Event, Planned, Warned
-from dpserve.wording import as_parameter, in_python
-
-_Result = TypeVar("_Result")
-AUTO = "auto"
-_WEIGHTS = dict.fromkeys(
-    ("sample_weight", "class_weight"),
-    ": a record counts once. The price is what one record may change, and a weight would multiply that",
-)
-"""Arguments that classifiers of scikit-learn take and this one does not, with why."""
-_IMPUTED = (
-    "Schema(missing=...) declares what a missing value counts as. An imputer that is fitted on the records holds exact "
-    "figures of them, which no budget covers"
-)
-
-_FITTED_STEPS_ADVICE = (
-    "Such a step holds exact figures of the records, and hides records from the lineages that have them. Give the "
-    "columns as they are, with bounds known without the records, by which the model scales them; Schema(missing="
-    "{COLUMN: VALUE}) declares what a missing value counts as."
-)
 
 
-class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
     """A classifier that is trained with differential privacy.
 
     Give it the columns as they are. A step that is fitted on the records before it, in a `Pipeline` or a
@@ -121,7 +80,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     counts once. Whoever repeats records (bagging, oversampling) protects each copy alone.
 
     Nothing is checked before `fit`. Parameters of the values that it takes are its own, too, for `set_params` and
-    searches: `kind__hidden`, `schema__clip`.
+    searches: `kind__hidden`, `schema__clip`. A search fits one combination after the other, and has paid for the first
+    ones when a later one is refused: ask each for its `cost()` before, which refuses what `fit` would without records.
+
+    Records are recognised by the names and the values of their columns. `fit(frame, "y")`, `fit(frame, frame["y"])` and
+    an array whose columns the schema names are the same records; an array of others has columns x0, x1, ..., and is
+    taken for new records, with a warning where the lineage has some.
 
     Parameters
     ----------
@@ -187,8 +151,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         **unknown: Any,
     ) -> None:
         """Take the parameters; `fit` checks them. Raises TypeError for one that there is not."""
-        for each in unknown:
-            raise TypeError(f"PrivateClassifier has no parameter {each!r}{_suggestion(each)}")
+        for parameter in unknown:
+            raise TypeError(f"PrivateClassifier has no parameter {parameter!r}{self._suggestion(parameter)}")
         self.schema = schema
         self.epsilon = epsilon
         self.delta = delta
@@ -201,56 +165,18 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.name = name
         self.again = again
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name.
-
-        Parameters
-        ----------
-        deep : bool, default True
-            Whether to return those of the values among them, too, as kind__hidden.
-        """
-        parameters: dict[str, Any] = super().get_params(deep=False)
-        if deep:
-            for name, value in list(parameters.items()):
-                if isinstance(value, Options):
-                    parameters |= {f"{name}__{field}": getattr(value, field) for field in type(value).model_fields}
-        return parameters
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters, and those of the values among them, which are replaced; return the estimator.
-
-        Parameters
-        ----------
-        **params : object
-            Parameters by name; kind__hidden is one of the kind.
-        """
-        nested: dict[str, dict[str, Any]] = {}
-        for key, value in params.items():
-            name, _, field = key.partition("__")
-            if name not in self.get_params(deep=False):
-                raise ValueError(f"PrivateClassifier has no parameter {name!r}{_suggestion(name)}")
-            if field:
-                nested.setdefault(name, {})[field] = value
-            else:
-                setattr(self, name, value)
-        for name, fields in nested.items():
-            value = getattr(self, name)
-            if not isinstance(value, Options):
-                raise ValueError(f"{name}={value!r} has no parameters of its own: give it as an object")  # noqa: TRY004
-            with _in_python():
-                setattr(self, name, value.replaced(**fields))
-        return self
-
-    def cost(self) -> "FitCost":
+    def cost(self) -> FitCost:
         """Return what a fit will cost, and what the lineage has left. No record is looked at, and nothing is charged.
 
         Raises ValueError for parameters that are wrong or do not go together.
         """
-        with _in_python():
+        with errors_in_python():
             request = self._request()
-            check_needs(request)
-            check_abilities(request, unit=self._described.unit)
-            return _run(self._cost(request))
+            if request.price is None:
+                return FitCost(0.0, None, None, {})
+            lineage = self._lineage
+            left = left_rho(lineage, purchase(request, lineage, self._described.unit))
+            return FitCost(to_rho(request.price), self.epsilon, self.delta, left)
 
     def fit(self, X: Any, y: Any = None, **not_offered: Any) -> Self:
         """Train on private records, charge the lineage, and return the estimator; or take the same fit's model.
@@ -269,34 +195,32 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         together, and for a fit that was not allowed (`again`); BudgetExhausted if the lineage's account
         does not pay, when nothing was charged; `LedgerError` where the ledger cannot be asked.
         """
-        _check_no_weights(not_offered)
-        if before := _steps_before(self):
-            _warn(
-                f"the steps {', '.join(map(repr, before))} of the pipeline are fitted on the records: what they learn "
-                f"is exact, and no budget covers it. {_FITTED_STEPS_ADVICE}"
-            )
-        table, label, columns = self._table(X, y)
-        label_type = None if isinstance(table, str) else _plain_type(table.schema.field(label).type)
-        with _in_python(), draft_folder(state_folder()) as folder:
+        check_no_weights(not_offered)
+        warn_of_fitted_steps(self)
+        with errors_in_python(), draft_folder(state_folder()) as folder:
             described = self._described
-            schema = self._described.table
-            if schema is not None:
-                schema = schema_with_label(schema, label, described.classes, label_type)
-            classes = described.classes if schema is not None else classes_of(described.classes, label_type)
-            _check_described(described, schema, classes)
+            given = labelled_table(described, X, y)
+            target = Target.of(described, given.label, given.label_type)
             request = self._request()
-            check_needs(request)
-            check_abilities(request, unit=described.unit)
             refuse_forgotten(request.lineage)
-            records = self._records(table, label, schema, classes, request)
+            with shares("reading") as show:
+                records = read_described(
+                    described,
+                    given.table,
+                    given.label,
+                    target,
+                    blocks=request.declared_blocks,
+                    progress=lambda count, share: show(f"{count:,} records", share),
+                )
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("kind", "must be a kind that answers with probabilities", value=self.kind)
-            self._levels = _levels(schema, label, classes)
+            self._levels = target.levels(given.label)
             if request.price is None:
-                fitted = fit(records, request, folder / "bundle", state=state_folder(), watcher=_Owner())
-                self._take(fitted.folder, fitted.certificate, 0, label_type)
+                fitted = fit(records, request, folder / "bundle", state=state_folder(), watcher=Owner())
+                self._take(fitted.folder, fitted.certificate, 0, given.label_type)
             else:
-                self._take_paid(records, request, folder / "bundle", label_type)
+                self._take_paid(records, request, folder / "bundle", given)
+            columns = self._feature_names(given)
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
@@ -304,26 +228,31 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
         return self
 
-    def _take_paid(self, records: Records, request: Request, draft: Path, label_type: Any) -> None:
+    def _take_paid(self, records: Records, request: Request, draft: Path, given: LabelledTable) -> None:
         """Train, keep and charge a model that is paid for once, or take the one of the same fit."""
-        kept, lineage = KeptFits(state_folder()), self._lineage
-        place = kept.place(records, request, None if request.public is None else request.public())
-        if self.again or not place.exists():
+        lineage = self._lineage
+        kept = KeptFits(state_folder()).fit_of(records, request, None if request.public is None else request.public())
+        if self.again or not kept.folder.exists():
             self._check_is_allowed()
             if not self.again:
-                kept.check_new(records, request.lineage)
+                kept.check_new()
+                if given.is_joined and kept.are_others:
+                    warn_of_privacy(
+                        f"models of the lineage {request.lineage!r} were paid for, and of none of these records. They "
+                        "are recognised by what their columns are called, x0 and so on in an array: if they were in a "
+                        "table before, fit them as that, so that no fit is charged twice"
+                    )
             # The charge follows the training: what the account could not pay for should not be trained.
-            _run(self._check_account(request))
-            fitted = fit(records, request, draft, state=state_folder(), watcher=_Owner())
-            kept.keep(place, {path.name: path.read_bytes() for path in fitted.folder.iterdir()})
-        certificate = load_model(place).certificate
+            check_account(lineage, purchase(request, lineage, records.unit))
+            kept.keep(fit(records, request, draft, state=state_folder(), watcher=Owner()).folder)
+        certificate = load_model(kept.folder).certificate
         try:
-            with kept.charging(records, request.lineage):
-                charged = _run(self._charged(certificate, lineage.budget))
+            with kept.charging():
+                charged = charge_model(lineage, certificate, lineage.budget)
         except BaseException:
-            kept.drop(place)  # nobody has paid for it
+            kept.drop()  # nobody has paid for it
             raise
-        self._take(place, certificate, charged, label_type)
+        self._take(kept.folder, certificate, charged, given.label_type)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return private class probabilities, (n, C), for rows X, in the order of `classes_`.
@@ -397,7 +326,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         answers = self.predict(X)
         if (overlap := self._private_among(X, y)) is not None:
-            _warn(
+            warn_of_privacy(
                 f"{overlap}: their exact accuracy is not private, and no budget covers what is told or chosen by it. "
                 "Take public rows"
             )
@@ -441,36 +370,37 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Only who evaluates should wait for it.
         from dpserve.evaluating import Payer, charge, evaluable, noted_rows, parts_named, published
 
-        with _in_python():
-            asked = evaluable(self.certificate_, self._model)
-            certificate, parts, whole = asked.certificate, parts_named(report), _picorho(epsilon, delta)
-            held = _lineage(certificate.lineage if lineage is None else lineage)
-            choice = held.blocks
-            payer = Payer.chosen(certificate, held.name, choice, held.budget_text)
+        with errors_in_python():
+            model, parts = evaluable(self.certificate_, self._model), parts_named(report)
+            certificate, price = model.certificate, needed_price(Price(epsilon=epsilon, delta=delta).whole)
+            held = lineage_of(certificate.lineage if lineage is None else lineage)
+            blocks = held.blocks.declared(None)
+            payer = Payer.chosen(certificate, held.name, held.blocks, held.budget_text)
             refuse_forgotten(payer.lineage)
-            records = self._held_out(X, y, certificate.unit, choice.declared(None))
+            beside = {certificate.unit, None if blocks is None else blocks.column}
+            records = self._rows_like(X, y, kept=beside, unit=certificate.unit, blocks=blocks)
 
             async def charged(law: Law, evaluation_id: str) -> None:
-                async with self._opened() as ledger:
+                async with opened(self._lineage) as ledger:
                     await charge(ledger, certificate, payer, law, evaluation_id, by=operating_systems_user())
 
-            others = choice.equal_rows_in_blocks_are_others == "yes"
+            others = held.blocks.equal_rows_in_blocks_are_others == "yes"
             noting = noted_rows(records, "X", payer.lineage, state_folder(), equal_rows_are_others=others)
             with noting, counting("asking", len(records)) as more:
-                found = evaluate(
-                    asked,
+                evaluation = evaluate(
+                    model,
                     records.in_order(certificate.feature_names),
                     records.y,
-                    whole,
+                    price,
                     SystemRandomness(),
                     parts,
                     units=records.units,
                     in_blocks=bool(payer.blocks),
-                    pay=lambda law, evaluation_id: _run(charged(law, evaluation_id)),
+                    pay=lambda law, evaluation_id: run(charged(law, evaluation_id)),
                     progress=lambda _: more(1),
                 )
-        self._files[EVALUATION_FILE] = published(certificate, found)
-        return found
+        self._files[EVALUATION_FILE] = published(certificate, evaluation)
+        return evaluation
 
     def save(self, path: str | Path) -> Path:
         """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError.
@@ -481,7 +411,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The new folder.
         """
         check_is_fitted(self, "certificate_")
-        with _in_python():
+        with errors_in_python():
             write_folder(Path(path), self._files)
         return Path(path)
 
@@ -501,20 +431,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A model that is private itself is charged to its lineage unless
         it was before. Raises what `fit` raises.
         """
-        with _in_python():
+        with errors_in_python():
             certificate = load_model(Path(path)).certificate
             if certificate.status == "unproven":
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
             lineage = Lineage(certificate.lineage, ledger=ledger, ledger_replicas=ledger_replicas)
-            made = cls(lineage=lineage, name=certificate.name, kind=certificate.kind_name)
+            model = cls(lineage=lineage, name=certificate.name, kind=certificate.kind_name)
             import pyarrow as pa
 
-            made._levels = list(certificate.classes)
-            made._take(Path(path), certificate, _run(made._charged(certificate, None)), pa.string())
+            model._levels = list(certificate.classes)
+            model._take(Path(path), certificate, charge_model(lineage, certificate, None), pa.string())
         columns = certificate.feature_map.columns
         names = [column.name for column in columns] or list(certificate.feature_names)
-        made.n_features_in_, made.feature_names_in_ = len(names), np.asarray(names, dtype=object)
-        return made
+        model.n_features_in_, model.feature_names_in_ = len(names), np.asarray(names, dtype=object)
+        return model
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Return the parameters that are not defaults; of a fitted one also what it is and what it cost."""
@@ -526,18 +456,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         paid = "each answer is paid for" if price is None else f"rho = {float(Cost.parse(price).rho):.4g}, paid once"
         return f"{text}  # fitted: {kind}, {paid}, lineage {self.certificate_.lineage!r}"
 
-    def __sklearn_clone__(self) -> Self:
-        """Return an unfitted copy that knows to be one: see `again`."""
-        made = type(self)(**{name: clone(value, safe=False) for name, value in self.get_params(deep=False).items()})
-        made._is_clone = True
-        return made
-
     def __sklearn_tags__(self) -> Any:
         """Say to scikit-learn that noise decides, and that accuracy is not promised."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         tags.classifier_tags.poor_score = True
-        tags.input_tags.allow_nan = isinstance(self.schema, Schema) and _takes_missing(self.schema)
+        tags.input_tags.allow_nan = isinstance(self.schema, Schema) and takes_missing(self.schema)
         return tags
 
     def _check_is_allowed(self) -> None:
@@ -546,93 +470,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return
         if not self.again:
             raise ValueError(
-                "this would train another model on the records and charge the lineage again: it is a clone, as a "
-                "search makes them. Make the estimator with again=True if it shall"
+                "each fit of a clone trains a model of its own and charges the lineage for it. This is a clone, as a "
+                "search or a cross-validation makes one for each combination and fold: make the estimator with "
+                "again=True if all of them shall be paid for"
             )
-        _warn(
+        warn_of_privacy(
             "a clone is fitted, as searches, cross-validation, calibration and ensembles make them. Its fit is "
             "charged, and no budget covers what these do with the records beside it: they choose by exact scores, "
             "fit calibrators to exact labels, or draw a record several times"
         )
-
-    @property
-    def _described(self) -> Schema:
-        """The schema as a value. Raises WrongOption."""
-        if isinstance(self.schema, Schema):
-            return self.schema
-        if isinstance(self.schema, str | Path | Mapping):
-            return Schema(columns=self.schema)
-        if self.schema is None and hasattr(self, "certificate_"):
-            return Schema()  # a loaded model has what was declared
-        raise WrongOption(
-            "schema", "is needed", remedy="Schema(classes=[NAME, ...], columns={COLUMN: Number(LOW, HIGH)})"
-        )
-
-    @property
-    def _lineage(self) -> Lineage:
-        """The lineage as a value. Raises TrainingError."""
-        if self.lineage is None:
-            raise TrainingError(
-                Message(
-                    "name the lineage of these records with {lineage:NAME}: all models of records that "
-                    "overlap share one name, and with it one budget"
-                )
-            )
-        return _lineage(self.lineage)
-
-    def _table(self, X: Any, y: Any) -> tuple[Any, str, list[str] | None]:
-        """Return a table with a column of classes, that column's name, and the others' where they have names."""
-        if y is None:
-            y = self._described.label
-            if names_of(X) is None and not isinstance(X, str | Path):
-                raise ValueError(
-                    "PrivateClassifier requires y to be passed, but the target y is None: the column's name, or the "
-                    "classes"
-                )
-        if (isinstance(X, Mapping) and not hasattr(X, "shape")) or _are_mappings(X):
-            raise ValueError(
-                "records come as a data frame of pandas or Polars, as an Arrow table, as numbers or as a file: of "
-                "mappings make one, as pandas.DataFrame(X)"
-            )
-        return self._with_column(X, y) if isinstance(y, str) else self._beside(X, y)
-
-    def _with_column(self, X: Any, y: str) -> tuple[Any, str, list[str] | None]:
-        """Return a table whose column of classes has the name y."""
-        if isinstance(X, str | Path):
-            # Only who reads a file should wait for Arrow.
-            from dpserve.training.inputs.table_records import column_names
-
-            with _in_python():
-                described = self._described
-                schema = self._described.table
-                encoding = described.encoding or (None if schema is None else schema.encoding)
-                return str(X), y, self._features_among(column_names(str(X), encoding, described.sheet), y)
-        names = names_of(X)
-        if names is None:
-            raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
-        if y not in names:
-            raise ValueError(f"X has no column {y!r}; pass the name of the column of classes, or the classes")
-        return _arrow(X, names), y, self._features_among(names, y)
-
-    def _beside(self, X: Any, y: Any) -> tuple[Any, str, list[str] | None]:
-        """Return a table with the classes y as one more column."""
-        # Only who trains should wait for Arrow.
-        import pyarrow as pa
-
-        names = names_of(X)
-        if names is None:
-            X = self._array(X, self._described.missing is not None)
-            table = pa.table({f"x{index}": np.ascontiguousarray(column) for index, column in enumerate(X.T)})
-        else:
-            table = _arrow(X, names)
-        check_consistent_length(X, column_or_1d(y, warn=True))
-        described = self._described
-        with _in_python():
-            schema = self._described.table
-        of_y = _labels(y, leave_out=described.unlabelled == "leave-out")
-        declared = described.classes is not None or schema is None
-        label = label_beside(table.column_names, schema, y, classes_declared=declared)
-        return table.append_column(label, of_y), label, self._features_among(names, label)
 
     def _private_among(self, X: Any, y: Any) -> str | None:
         """Say of rows and their classes that at least half of them are records; None of others.
@@ -646,9 +492,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y = [values.get(name, name) for name in np.asarray(y).tolist()]
         try:
             records = self._rows_like(X, y)
-            known = KnownRecords(state_folder())
-            digests = known.digests(records)
-            for lineage, shared in known.among(digests).items():
+            noted = KnownRecords(state_folder())
+            digests = noted.digests(records)
+            for lineage, shared in noted.among(digests).items():
                 if 2 * shared.records >= (total := len(digests.records)):
                     return f"{shared.records:,} of the {total:,} rows are records of the lineage {lineage!r}"
                 if shared.units and 2 * shared.units >= len(digests.units):
@@ -659,28 +505,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return None  # rows of another form are no records that were trained on
         return None
 
-    def _held_out(self, X: Any, y: Any, unit: str | None, blocks: BlockDeclaration | None) -> Records:
-        """Return held-out records, which are the model's in form, with their units and blocks. Raises TrainingError."""
-        beside = {unit, None if blocks is None else blocks.column}
-        return self._rows_like(X, y, kept=beside, unit=unit, blocks=blocks)
-
     def _rows_like(self, X: Any, y: Any, kept: Collection[str | None] = (), **more: Any) -> Records:
         """Return rows by the fitted model's declaration, without what `fit` has as a name or leaves out.
 
         kept: columns that are read all the same. more: as for `RowsForm.read`.
         """
-        table, label, _ = self._table(X, y)
-        if names_of(X) is None and not isinstance(table, str):  # an array has the columns of the model, in its order
+        described = self._described
+        given = labelled_table(described, X, y)
+        table, label = given.table, given.label
+        if given.names is None:  # an array has the columns of the model, in its order
             table = table.rename_columns([*self._columns_asked(), label])
         # A path's columns are known to who reads it: there, all that is named must be there.
         there = None if isinstance(table, str) else table.column_names
-        described = self._described
         blocks = Blocks() if self.lineage is None else self._lineage.blocks
         own_id = described.id if there is None or described.id in there else None
         beside = dict.fromkeys((*described.ignore, *filter(None, (described.unit, blocks.block))))
         ignore = tuple(name for name in beside if name not in kept and (there is None or name in there))
-        certificate, given = self.certificate_, self._levels
-        limits = certificate.feature_map
+        certificate, limits = self.certificate_, self.certificate_.feature_map
         form = rows_form(described, label).replaced(ignore=ignore, id=own_id)
         return form.read_like(
             table,
@@ -688,7 +529,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             limits.lower,
             limits.upper,
             certificate.classes,
-            given,
+            self._levels,
             limits.columns,
             clip=described.clip or certificate.clips,
             **more,
@@ -696,15 +537,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _columns_asked(self) -> list[str]:
         """Return the names of the columns that the model takes."""
-        return [each.name for each in self.certificate_.feature_map.columns] or list(self.certificate_.feature_names)
+        columns = self.certificate_.feature_map.columns
+        return [column.name for column in columns] or list(self.certificate_.feature_names)
 
-    def _features_among(self, names: Sequence[str] | None, label: str) -> list[str] | None:
-        left_out = {label, *self._beside_features}
-        with _in_python():
-            schema = self._described.table
-        if names is not None and schema is not None and schema.subset:
-            left_out |= set(names) - {column.name for column in schema.columns}
-        return None if names is None else [name for name in names if name not in left_out]
+    def _feature_names(self, given: LabelledTable) -> list[str] | None:
+        """Return the names of the columns that are features; None where they have no names."""
+        if given.names is None:
+            return None
+        schema, left_out = self._described.table, {given.label, *self._beside_features}
+        if schema is not None and schema.subset:
+            left_out |= set(given.names) - {column.name for column in schema.columns}
+        return [name for name in given.names if name not in left_out]
 
     @property
     def _beside_features(self) -> set[str]:
@@ -719,84 +562,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Whether values of rows beyond their bounds are clipped; None for what the model's training did."""
         return True if isinstance(self.schema, Schema) and self.schema.clip else None
 
-    def _request(self) -> Request:
-        """Return the parameters as a request. Raises WrongOption and TrainingError."""
-        lineage, kind = self._lineage, _kind(self.kind)
-        return Request(
-            name=self.name,
-            lineage=lineage.name,
-            kind=kind,
-            price=_price(self.epsilon, self.delta),
-            n=self.n,
-            features=_features(self.features),
-            public=None if self.public is None else self._public_rows,
-            prediction_sets=self.prediction_sets,
-            blocks=lineage.blocks,
-            block_budget=lineage.budget_text,
-            overlapping_lineage_is_accepted=lineage.overlapping_lineage_is_accepted,
-        )
-
-    def _public_rows(self) -> Records:
-        """Return the public rows to simulate on, by the schema. Raises TrainingError."""
-        rows = public_records(self._described, self.public)
-        check_public(rows, "public=")
-        return rows
-
-    def _records(self, table: Any, label: str, schema: TableSchema | None, classes: Any, request: Request) -> Records:
-        """Return the records of a table. Raises TrainingError."""
-        with shares("reading") as show:
-            return read_described(
-                self._described,
-                table,
-                label,
-                schema,
-                classes,
-                blocks=request.declared_blocks,
-                progress=lambda count, share: show(f"{count:,} records", share),
-            )
-
-    async def _cost(self, request: Request) -> "FitCost":
-        """Return the cost of a fit, as the ledger stands. Raises CannotServe for a lineage that is not there."""
-        if request.price is None:
-            return FitCost(0.0, None, None, {})
-        async with self._opened() as ledger:
-            return FitCost(to_rho(request.price), self.epsilon, self.delta, await self._left(ledger, request))
-
-    async def _left(self, ledger: Any, request: Request) -> dict[str, float]:
-        """Return what the blocks that will pay have left, or will open with, in rho."""
-        known: dict[str, int] = {}
-        with suppress(accounts.UnknownLineage):
-            known = {each.name: each.remaining for each in await ledger.all_blocks(request.lineage)}
-        payers = self._purchase(request).payers
-        opening = {block: 0 if budget is None else budget.limit for block, budget in payers.items()}
-        return {block: to_rho(known.get(block, limit)) for block, limit in opening.items()}
-
-    def _purchase(self, request: Request) -> accounts.Purchase:
-        """Return the purchase of what is to be trained."""
-        price, blocks = needed_price(request.price), request.declared_blocks
-        return planned_purchase(request.lineage, self._described.unit, price, self._lineage.budget, blocks)
-
-    async def _check_account(self, request: Request) -> None:
-        """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
-        async with self._opened() as ledger:
-            await check_purchases(ledger, [self._purchase(request)])
-
-    async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
-        """Charge the lineage for a release; return what was charged, in picorho.
-
-        budget: opens its account, where it has none.
-        """
-        if release_certificate(written) is None:
-            return 0
-        async with self._opened() as ledger:
-            by = operating_systems_user()
-            return picorho_charged(await buy(ledger, [model_purchase(written, budget=budget)], by=by))
-
-    def _opened(self) -> Any:
-        lineage = self._lineage
-        given = None if lineage.ledger is None else str(lineage.ledger)
-        return open_ledger(given, lineage.ledger_replicas, journals=journals_folder())
-
     def _take(self, folder: Path, certificate: ProvenCertificate, charged: int, label_type: Any) -> None:
         """Take a bundle as what was fitted. label_type: Arrow's, of the labels; None for a file's text."""
         model = load_model(folder)
@@ -804,31 +569,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.charged_rho_ = to_rho(charged)
         self._files = {path.name: path.read_bytes() for path in folder.iterdir()}
         self._model = pay_once(model)
-        given = own_values(self._levels, label_type)
-        self._order = sorted(range(len(given)), key=given.__getitem__)
-        self.classes_ = np.asarray([given[place] for place in self._order])
-
-    def _array(self, X: Any, may_be_missing: bool) -> Floats:
-        """Return an array of numbers (n, d), NaN where a value is missing, if one may be."""
-        try:
-            finite = "allow-nan" if may_be_missing else True
-            checked: Floats = check_array(X, dtype=np.float64, estimator=self, ensure_all_finite=finite)
-        except ValueError as error:
-            if "contains NaN" not in str(error):
-                raise
-            raise ValueError(f"{error} {_IMPUTED}") from None
-        return checked
+        values = own_values(self._levels, label_type)
+        self._order = sorted(range(len(values)), key=values.__getitem__)
+        self.classes_ = np.asarray([values[place] for place in self._order])
 
     def _checked(self, X: Any) -> Any:
         """Return rows without names as an array of the right width; others without what `fit` takes beside features."""
         check_rows(X)
-        if names_of(X) is not None or _are_mappings(X):
+        if names_of(X) is not None or are_mappings(X):
             return without(X, self._beside_features - set(self._columns_asked()))
         columns = self.certificate_.feature_map.columns
         if any(column.kind not in ("number", "integer", "boolean") for column in columns):
             one = ": one row is [X.to_dict()]" if hasattr(X, "to_dict") else ""
             raise ValueError(f"X must be a data frame, or a list of mappings, with the columns of the schema{one}")
-        X = self._array(X, not all(column.required for column in columns))
+        X = number_array(X, self, may_be_missing=not all(column.required for column in columns))
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
@@ -839,238 +593,5 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 # Scikit-learn reads the parameters off the signature, which `unknown` is none of.
 PrivateClassifier.__init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [each for each in inspect.signature(PrivateClassifier.__init__).parameters.values() if each.name != "unknown"]
+    [own for name, own in inspect.signature(PrivateClassifier.__init__).parameters.items() if name != "unknown"]
 )
-
-
-@dataclass(frozen=True)
-class FitCost:
-    """The cost of a fit. rho: in zCDP; epsilon, delta: as it was given. left_rho: what the lineage has left for it.
-
-    left_rho: by block, under "" for a lineage without blocks.
-    """
-
-    rho: float
-    epsilon: float | None
-    delta: float | None
-    left_rho: Mapping[str, float]
-
-    @property
-    def is_paid(self) -> bool:
-        """Whether every account that has to pay can."""
-        return all(self.rho <= left for left in self.left_rho.values())
-
-
-class _Owner(Terminal):
-    """Shows progress on stderr, and tells the owner of warnings as Python does. Nothing goes to stdout."""
-
-    def hear(self, event: Event) -> None:
-        """Warn of a second budget, and of a plan that is worth little."""
-        match event:
-            case Warned():
-                _warn(spelled(event.message, as_parameter))
-            case Planned():
-                for warning in event.warnings:
-                    warnings.warn(warning, UserWarning, stacklevel=3)
-
-
-def _arrow(X: Any, names: Sequence[str]) -> Any:
-    """Return a data frame as an Arrow table, without an index."""
-    import pyarrow as pa
-
-    if len(set(names)) < len(names):
-        raise ValueError("every column needs a name of its own")
-    return pa.RecordBatchReader.from_stream(X).read_all().select(list(names))
-
-
-def _labels(y: Any, *, leave_out: bool) -> Any:
-    """Return y (n,) as an Arrow array. leave_out: whether labels may be missing. Raises ValueError, as scikit-learn."""
-    # Only who trains should wait for Arrow.
-    import pyarrow as pa
-
-    from dpserve.training.inputs.table_records import UNLABELLED_ADVICE
-
-    # A Series says its type, which NumPy may not have: booleans and integers that may be missing, categories.
-    is_series = hasattr(y, "name") and hasattr(y, "__arrow_c_stream__")
-    known = column_or_1d(y)
-    try:
-        labels = pa.chunked_array(y) if is_series else pa.array(known.tolist(), from_pandas=True)
-    except pa.ArrowInvalid:
-        check_classification_targets(known)
-        raise
-    if labels.null_count:
-        if not leave_out:
-            advice = spelled(UNLABELLED_ADVICE, as_parameter)
-            raise ValueError(f"Input y contains NaN: a label is missing. {advice}")
-        known = np.asarray(labels.drop_null().to_pylist())
-    assert_all_finite(known, input_name="y")
-    check_classification_targets(known)
-    return labels
-
-
-def _are_mappings(X: Any) -> bool:
-    return isinstance(X, Sequence) and bool(X) and isinstance(X[0], Mapping)
-
-
-def _check_no_weights(arguments: Mapping[str, Any]) -> None:
-    """Refuse what `fit` does not take: weights with why, unless they are None."""
-    for name, value in arguments.items():
-        if name not in _WEIGHTS:
-            raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
-        if value is not None:
-            raise ValueError(f"there is no {name}{_WEIGHTS[name]}")
-
-
-def _levels(schema: TableSchema | None, label: str, classes: Any) -> list[str]:
-    """Return what each class is called in the table, in the certificate's order."""
-    return [*map(str, classes)] if schema is None else [*schema.split(label)[1].column.levels]
-
-
-def _check_described(described: Schema, schema: TableSchema | None, classes: Any) -> None:
-    """Raise ValueError where nothing says which columns or classes there are."""
-    if schema is None and (classes is None or described.bounds is None):
-        lacking = {"columns={COLUMN: Number(LOW, HIGH)}": described.bounds, "classes=[NAME, ...]": classes}
-        asked = " and ".join(what for what, value in lacking.items() if value is None)
-        raise ValueError(
-            f"declare what is public about the records: Schema({asked.replace(' and ', ', ')}). It is never read off "
-            "the records, which would say something about single ones"
-        )
-    if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
-        raise WrongValue("classes", "must be several values", value=classes)
-
-
-def _takes_missing(described: Schema) -> bool:
-    """Tell whether a schema declares what becomes of missing values."""
-    columns = described.columns
-    return (
-        described.missing is not None
-        or not isinstance(columns, Mapping | None)
-        or "fields" in (columns or {})
-        or any(getattr(column, "missing", None) is not None for column in (columns or {}).values())
-    )
-
-
-def _lineage(given: Lineage | str) -> Lineage:
-    return given if isinstance(given, Lineage) else Lineage(given)
-
-
-def _kind(given: Options | str) -> Options | None:
-    """Return the options of a kind that is asked for; None for the planner's choice. Raises WrongOption."""
-    if isinstance(given, Options):
-        return given
-    if given == AUTO:
-        return None
-    if isinstance(given, type) and issubclass(given, Options):
-        raise WrongOption("kind", f"takes a value, and {given.__name__} is a class: give {given.__name__}()")
-    names = (AUTO, *trainable_kinds())
-    if given not in names:
-        raise WrongValue("kind", f"must be one of {', '.join(names)}, or the options of one", value=given)
-    return kind_named(given).options()
-
-
-def _features(given: Features | str) -> Features:
-    """Return the features that are asked for. Raises WrongOption."""
-    return given if isinstance(given, Features) else Features.of_words({"features": given})
-
-
-def _suggestion(name: str) -> str:
-    """Return what was probably meant by an unknown parameter, or where it is now."""
-    if name in _WEIGHTS:
-        return _WEIGHTS[name]
-    owners: list[tuple[str, type[Options]]] = [("schema", Schema), ("lineage", Lineage), ("features", Features)]
-    owners += [("kind", kind.options) for kind in trainable_kinds().values()]
-    if name in Blocks.model_fields:
-        return f": it is one of lineage=Lineage(blocks=Blocks({name}=...))"
-    for parameter, options in owners:
-        if name in options.flags():
-            return f": it is one of {parameter}={options.flags()[name][1].__name__}({name}=...)"
-    parameters = inspect.signature(PrivateClassifier).parameters
-    close = get_close_matches(name, parameters, 1)
-    return f": did you mean {close[0]!r}?" if close else f": there are {', '.join(parameters)}"
-
-
-def _plain_type(type_: Any) -> Any:
-    """Return Arrow's type of the values of a column, be they categories or not."""
-    import pyarrow as pa
-
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
-def _warn(what: str) -> None:
-    warnings.warn(what, PrivacyWarning, stacklevel=3)
-
-
-def _steps_before(estimator: object) -> list[str]:
-    """Return the names of the steps that learn from the records, in the pipelines that are fitting the estimator.
-
-    A pipeline tells its last step nothing, in no release of scikit-learn: `Pipeline.fit` is looked for among the calls
-    that led here. It counts if the estimator is its last step, so that no other caller is taken for it.
-    """
-    steps: list[str] = []
-    inner, frame = estimator, inspect.currentframe()
-    while frame is not None:
-        outer = frame.f_locals.get("self")
-        if isinstance(outer, Pipeline) and outer is not inner and outer.steps[-1][1] is inner:
-            steps = [name for name, step in outer.steps[:-1] if _learns(step)] + steps
-            inner = outer
-        frame = frame.f_back
-    return steps
-
-
-def _learns(step: Any) -> bool:
-    """Tell whether a step of a pipeline may learn from the records, by its tags; the parts of a compound are asked."""
-    for name in ("steps", "transformers", "transformer_list"):
-        if hasattr(step, name):
-            return any(_learns(part[1]) for part in getattr(step, name))
-    try:
-        return not (step is None or isinstance(step, str)) and bool(get_tags(step).requires_fit)
-    except (AttributeError, TypeError):
-        return True  # it has no tags
-
-
-def _price(epsilon: Any, delta: Any) -> int | None:
-    """Return what epsilon and delta may cost, in picorho; None where neither is given. Raises WrongOption."""
-    if epsilon is None and delta is None:
-        return None
-    if epsilon is None or delta is None:
-        raise one_alone(delta)
-    return _picorho(epsilon, delta)
-
-
-def _picorho(epsilon: Any, delta: Any) -> int:
-    """Return what epsilon and delta may cost, in picorho. Raises WrongOption."""
-    for name, value in (("epsilon", epsilon), ("delta", delta)):
-        if isinstance(value, bool | str) or not isinstance(value, SupportsFloat):
-            raise WrongValue(name, "must be a number", value=value)
-    try:
-        return picorho_for(float(epsilon), float(delta))
-    except (ValueError, ArithmeticError) as error:
-        raise WrongOption("epsilon", f"is no price at delta={delta!r}: {error}", value=epsilon) from error
-
-
-def _budget_exhausted(detail: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:
-    cost, remaining = to_rho(refused.cost), to_rho(refused.remaining)
-    return BudgetExhausted(
-        detail,
-        kind="urn:dpserve:problem:budget-exhausted",
-        problem={"scope": refused.scope, "cost": cost, "remaining": remaining, "currency": "rho"},
-    )
-
-
-def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine to its end, in a thread of its own: a notebook has an event loop already."""
-    with ThreadPoolExecutor(1, thread_name_prefix="dpserve-ledger") as pool:
-        return pool.submit(asyncio.run, coroutine).result()
-
-
-@contextmanager
-def _in_python() -> Iterator[None]:
-    """Raise what the floors below refuse as ValueError, in Python's words."""
-    try:
-        yield
-    except accounts.NotPaidFor as error:
-        if isinstance(error.refused, accounts.BudgetExhausted):
-            raise _budget_exhausted(str(error), error.refused) from None
-        raise ValueError(in_python(error)) from error
-    except (TrainingError, accounts.LedgerRefusal) as error:
-        raise ValueError(in_python(error)) from error

@@ -166,10 +166,11 @@ def _status(error: Exception) -> int:
 
 def _is_foreseen(error: Exception) -> bool:
     from dpserve.accounting.ledger import LedgerError
+    from dpserve.commands.errors import CommandError
     from dpserve.service.errors import CannotServe
     from dpserve.training.errors import TrainingError
 
-    return isinstance(error, TrainingError | LedgerError | CannotServe | ValueError | OSError)
+    return isinstance(error, TrainingError | LedgerError | CommandError | CannotServe | ValueError | OSError)
 
 
 def _message(error: Exception) -> str:

@@ -67,7 +67,7 @@ def _without_others(names: Sequence[str], X: Any) -> Any:
 
     Rows that lack a column keep the others, which may be misspelt: they are refused, with all that is wrong.
     """
-    by_mapping = _is_of_mappings(X)
+    by_mapping = are_mappings(X)
     columns = list(dict.fromkeys(name for row in X for name in row)) if by_mapping else names_of(X)
     known = set(names)
     if columns is None or len(columns) <= len(known) or not known <= set(columns) or len(set(columns)) < len(columns):
@@ -82,7 +82,7 @@ def _without_others(names: Sequence[str], X: Any) -> Any:
 
 def without(X: Any, names: Collection[str]) -> Any:
     """Return rows, by mappings or as a data frame, without the columns of these names, as far as there are such."""
-    if _is_of_mappings(X):
+    if are_mappings(X):
         return [{name: value for name, value in row.items() if name not in names} for row in X]
     columns = list(getattr(X, "column_names", getattr(X, "columns", ())))
     kept = [name for name in columns if str(name) not in names]
@@ -134,7 +134,7 @@ def check_rows(X: Any) -> None:
 
 def _numbers(X: Any, names: Sequence[str]) -> tuple[NDArray[np.float64], list[int] | None]:
     """Return rows of numbers, and where among their columns each feature stands, if they have names."""
-    if _is_of_mappings(X):
+    if are_mappings(X):
         for row in X:
             check_names(list(row), names)
         return np.array([[row[name] for name in names] for row in X], dtype=np.float64), None
@@ -147,7 +147,7 @@ def _numbers(X: Any, names: Sequence[str]) -> tuple[NDArray[np.float64], list[in
 
 def _rows_by_name(X: Any) -> tuple[list[str], list[dict[str, object]]] | None:
     """Return the names and the rows of a data frame or of mappings; None for what has no names of columns."""
-    if _is_of_mappings(X):
+    if are_mappings(X):
         return list(X[0]), [dict(row) for row in X]
     columns = names_of(X)
     if columns is None or not hasattr(X, "__arrow_c_stream__"):
@@ -171,7 +171,8 @@ def _rows_by_place(X: Any, described: Sequence[Mapping[str, Any]]) -> tuple[list
     return names, [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
 
-def _is_of_mappings(X: Any) -> bool:
+def are_mappings(X: Any) -> bool:
+    """Tell whether rows are mappings by name."""
     return isinstance(X, Sequence) and len(X) > 0 and all(isinstance(row, Mapping) for row in X)
 
 

@@ -10,20 +10,61 @@ the two leaves a model that is charged when the same fit is asked for again: a p
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpserve.training.bundles.sealing import write_folder
 from dpserve.training.errors import TrainingError
-from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.inputs.lineage import Known, KnownRecords
 from dpserve.training.inputs.records import Records
 
 if TYPE_CHECKING:
     from dpserve.training.fit import Request
+
+
+@dataclass(frozen=True)
+class KeptFit:
+    """A fit, whether its bundle is in its folder or not."""
+
+    folder: Path
+    lineage: str
+    unit: str | None
+    paid_records: KnownRecords
+    digests: Known
+
+    def check_new(self) -> None:
+        """Raise TrainingError where a model of the lineage was paid for that any of the records trained."""
+        if self.paid_records.has_any(self.digests, self.lineage):
+            raise TrainingError(
+                f"a model of the lineage {self.lineage!r} was fitted on some of these records and paid for, with other "
+                "records, or another name, n, kind, features or schema. This fit would train another one, and charge "
+                "the lineage again: say so with again=True"
+            )
+
+    @property
+    def are_others(self) -> bool:
+        """Whether models of the lineage were paid for, and none of them was of any of these records."""
+        return self.paid_records.is_noted(self.lineage) and not self.paid_records.has_any(self.digests, self.lineage)
+
+    @contextmanager
+    def charging(self) -> Iterator[None]:
+        """Note the records as those of a model that was paid for, while it is charged, and for good where it was."""
+        with self.paid_records.noted(self.lineage, self.digests, self.unit):
+            yield
+
+    def keep(self, bundle: Path) -> None:
+        """Keep a bundle, in the place of one that was there."""
+        self.drop()
+        self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_folder(self.folder, {path.name: path.read_bytes() for path in bundle.iterdir()})
+
+    def drop(self) -> None:
+        """Take the bundle away."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class KeptFits:
@@ -32,12 +73,12 @@ class KeptFits:
     def __init__(self, state: Path) -> None:
         """state: the owner's state folder."""
         self._folder = state / "fits"
-        self._known = KnownRecords(self._folder)
+        self._paid_records = KnownRecords(self._folder)
 
-    def place(self, records: Records, request: "Request", public: Records | None) -> Path:
-        """Return the folder of a fit's bundle, whether it is there or not. public: rows that the planner simulates on.
+    def fit_of(self, records: Records, request: "Request", public: Records | None) -> KeptFit:
+        """Return a fit. public: rows that the planner simulates on.
 
-        Its name is a keyed digest of the records, in any order, and of all that the model depends on.
+        Its folder's name is a keyed digest of the records, in any order, and of all that the model depends on.
         """
         asked = {
             "version": version("dpserve"),
@@ -54,38 +95,14 @@ class KeptFits:
             "public": None if public is None else _digest(public.X.tobytes() + public.y.tobytes()),
         }
         content = json.dumps(asked, sort_keys=True).encode()
-        name = hashlib.sha256(self._known.digest_of(records) + content).hexdigest()
-        return self._models(request.lineage) / name
-
-    def check_new(self, records: Records, lineage: str) -> None:
-        """Raise TrainingError where a model of the lineage was paid for that any of the records trained."""
-        if self._known.has_any(self._known.digests(records), lineage):
-            raise TrainingError(
-                f"a model of the lineage {lineage!r} was fitted on some of these records and paid for, with other "
-                "records, or another name, n, kind, features or schema. This fit would train another one, and charge "
-                "the lineage again: say so with again=True"
-            )
-
-    @contextmanager
-    def charging(self, records: Records, lineage: str) -> Iterator[None]:
-        """Note the records as those of a model that was paid for, while it is charged, and for good where it was."""
-        with self._known.noted(lineage, self._known.digests(records), records.unit):
-            yield
-
-    def keep(self, place: Path, files: Mapping[str, bytes]) -> None:
-        """Keep a bundle, in the place of one that was there."""
-        self.drop(place)
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_folder(place, files)
-
-    def drop(self, place: Path) -> None:
-        """Take a bundle away."""
-        shutil.rmtree(place, ignore_errors=True)
+        name = hashlib.sha256(self._paid_records.digest_of(records) + content).hexdigest()
+        folder, digests = self._models(request.lineage) / name, self._paid_records.digests(records)
+        return KeptFit(folder, request.lineage, records.unit, self._paid_records, digests)
 
     def forget(self, lineage: str) -> None:
         """Take away all that is kept of a lineage."""
         shutil.rmtree(self._models(lineage), ignore_errors=True)
-        self._known.forget(lineage)
+        self._paid_records.forget(lineage)
 
     def _models(self, lineage: str) -> Path:
         return self._folder / "models" / lineage

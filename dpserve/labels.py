@@ -9,6 +9,7 @@ from typing import Any
 
 from dpserve.training.inputs.column import number_in
 from dpserve.training.inputs.columns import LevelsColumn
+from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.schema import TableSchema
 
 _NAMES = ("label", "label_", "label__")
@@ -16,16 +17,18 @@ _BOOLEANS = ("false", "true")
 """The two classes of booleans, as a table has them."""
 
 
-def label_beside(names: Sequence[str], schema: TableSchema | None, y: Any, *, classes_declared: bool) -> str:
+def label_beside(names: Sequence[str], described: Schema, y: Any) -> str:
     """Return a name for a column of classes that came by itself, y, beside the columns `names`.
 
-    It is the field of the schema that the table lacks, unless `classes_declared` says that the schema has none of it.
-    Raises ValueError where several fields are lacking, and y is not called as one of them is.
+    It is the field of the schema that the table lacks, unless classes are declared apart: the schema has none of it
+    then, and y has its own name, or the one that is declared for the label. Raises ValueError where several fields are
+    lacking, and y is not called as one of them is.
     """
-    described = [] if schema is None else [column.name for column in schema.columns]
-    absent = [] if classes_declared else [name for name in described if name not in names]
-    if (named := getattr(y, "name", None)) in absent:
-        return str(named)
+    schema, own = described.table, getattr(y, "name", None)
+    fields = [] if schema is None else [column.name for column in schema.columns]
+    absent = [] if described.classes is not None else [name for name in fields if name not in names]
+    if own in absent:
+        return str(own)
     if len(absent) == 1:
         return absent[0]
     if absent:
@@ -33,7 +36,8 @@ def label_beside(names: Sequence[str], schema: TableSchema | None, y: Any, *, cl
             "say which field of the schema y is: name the Series as the field, or put it into the table, and pass its "
             f"name. The table lacks {', '.join(map(repr, absent))}"
         )
-    return next(name for name in _NAMES if name not in (*names, *described))
+    taken = {None, *names, *fields}
+    return str(next(name for name in (own, described.label, *_NAMES) if name not in taken))
 
 
 def classes_of(declared: Any, type_: Any) -> Any:

@@ -81,9 +81,12 @@ def plan(
     n, queries, whole = asked.n, asked.queries, picorho_for(asked.epsilon, asked.delta)
     if public is None:
         declared = _declaration(schema)
-        shape = None if image_shape is None else shape_of(image_shape, declared.features)
-        modality = rules.modality_of(declared, shape)
-        found = by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
+        shape = None if image_shape is None else shape_of(image_shape, None if declared is None else declared.features)
+        if declared is None:
+            found = by_rule(n, len(schema.classes), whole, "table" if shape is None else "images")
+        else:
+            modality = rules.modality_of(declared, shape)
+            found = by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
     else:
         rows = public_records(schema, public)
         check_public(rows, "public=")
@@ -96,16 +99,21 @@ def plan(
     return Plan(kind, features, found.reason, found.warnings, found.estimates)
 
 
-def _declaration(schema: Schema) -> Declaration:
-    """Return what a schema declares of records. Raises WrongOption where that is too little."""
+def _declaration(schema: Schema) -> Declaration | None:
+    """Return what a schema declares of records; None where its bounds are for columns of any number.
+
+    Raises WrongOption where it declares too little.
+    """
     table: TableSchema | None = schema.table
     if table is not None:
         label = schema.label
         if schema.classes is not None:
             table = schema_with_label(table, label, schema.classes, None)
         return declaration_of(table, label)
-    if not isinstance(schema.bounds, Mapping) or schema.classes is None:
-        raise WrongOption("schema", "needs columns and classes, or bounds by column and classes, to plan for")
+    if schema.bounds is None or schema.classes is None:
+        raise WrongOption("schema", "needs columns and classes, or bounds and classes, to plan for")
+    if not isinstance(schema.bounds, Mapping):
+        return None
     names = tuple(map(str, schema.bounds))
     lower, upper = parse_bounds(bounds_of(schema.bounds), names)
     named = schema.classes.values() if isinstance(schema.classes, Mapping) else schema.classes

@@ -27,17 +27,12 @@ class Price(Options):
         if self.epsilon is None and self.delta is None:
             return None
         if self.epsilon is None or self.delta is None:
-            raise one_alone(self.delta)
+            name, other = ("delta", "epsilon") if self.delta is None else ("epsilon", "delta")
+            raise WrongOption(name, Message("is needed beside {}", named(other)))
         if not 0 < self.delta < 1:
             raise WrongValue("delta", "must lie between 0 and 1", value=self.delta)
         epsilon, delta = self.epsilon, self.delta
         return _price("epsilon", epsilon, lambda: picorho_for(epsilon, delta))
-
-
-def one_alone(delta: object) -> WrongOption:
-    """Return the refusal of an epsilon without a delta, or of a delta without an epsilon. delta: None for the first."""
-    name, other = ("delta", "epsilon") if delta is None else ("epsilon", "delta")
-    return WrongOption(name, Message("is needed beside {}", named(other)))
 
 
 def _price(name: str, given: float, whole: Callable[[], int]) -> int:
@@ -45,6 +40,19 @@ def _price(name: str, given: float, whole: Callable[[], int]) -> int:
         return whole()
     except (ValueError, ArithmeticError) as error:
         raise WrongOption(name, f"is no price: {error}", value=given) from error
+
+
+def large_delta(delta: float | None, n: int | None) -> str | None:
+    """Return the warning of a delta that protects few; None of others. n: about how many records there are."""
+    if delta is None or n is None or delta * n <= 1:
+        return None
+    return Message(
+        "{delta:{}} is above {:.2g}, which is 1 / {n}: a model may then give away about {:,.0f} records as they are. "
+        "Take one far below",
+        f"{delta:g}",
+        1 / n,
+        delta * n,
+    )
 
 
 def flags_of_budget(epsilon: float, delta: float) -> str:

@@ -170,8 +170,10 @@ class NewBundle(FileOptions):
             with _of_flag("dates", text):
                 described[name] = Date(earliest, latest)
         left_out = {self.label, self.unit, self.id, getattr(self, "block", None), *self.ignore}
-        names = [each for each in column_names(self.data, self.encoding, self.sheet) if each not in left_out]
-        if unknown := [name for name in described if name not in names]:
+        columns_there = column_names(self.data, self.encoding, self.sheet)
+        names = [name for name in columns_there if name not in left_out]
+        absent = [name for name in self.ignore if name not in columns_there]
+        if unknown := absent + [name for name in described if name not in names]:
             raise DataError(f"{self.data} has no column {unknown[0]!r} beside its classes")
         columns = numbers_beside(described, names, self.bounds)
         if self.decimal is not None:

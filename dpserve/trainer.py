@@ -1,20 +1,12 @@
 """`dpserve train` over `dpserve.training.fit`: reads the records, and shows what happens."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
-from dpserve.accounting.currency import RHO
-from dpserve.accounting.ledger import (
-    BlockAccount,
-    LedgerError,
-    LineageAccount,
-    LineageForgotten,
-    UnknownLineage,
-)
-from dpserve.accounting.ledger.receipts import paying
+from dpserve.accounting.ledger import LedgerError, LineageForgotten, NotPaidFor, Purchase
+from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.messages import spelled
 from dpserve.commands import console
 from dpserve.commands.options import (
@@ -26,6 +18,7 @@ from dpserve.commands.options import (
 )
 from dpserve.commands.tables import LOCAL, check_public
 from dpserve.interrupts import stopped_by_signals
+from dpserve.prices import large_delta
 from dpserve.train_options import Planner, TrainOptions, TrainPrice
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
@@ -33,6 +26,7 @@ from dpserve.training.fit import FittedModel, Request, check_abilities, check_ne
 from dpserve.training.inputs.records import Records
 from dpserve.training.options import Options
 from dpserve.training.watchers import Event, Planned, Warned
+from dpserve.training.purchases import planned_purchase
 from dpserve.wording import as_flag
 
 
@@ -59,53 +53,39 @@ def run_training(
 
         request = given.request(kind, features, price, planner, None if public is None else read_public)
         check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
+        if price is not None and (warning := large_delta(price.delta, price.n)) is not None:
+            typer.echo(f"Warning: {spelled(warning, as_flag)}", err=True)
         refuse_forgotten(request.lineage)
-        _warn_of_poor_lineage(request)
+        _warn_of_poor_lineage(request, given.unit)
         _, records = given.read_all(lambda: check_needs(request), request.declared_blocks)
         read.append(records)
         return fit(records, request, given.out, state=state_folder(), watcher=Screen())
 
 
-def _warn_of_poor_lineage(request: Request) -> None:
-    """Say before the training where the lineage's budget does not pay for the model, as far as a ledger knows it.
+def _warn_of_poor_lineage(request: Request, unit: str | None) -> None:
+    """Say before the training where the lineage does not pay for the model, as far as the usual ledger knows it.
 
-    The ledger is the usual one. One that cannot be asked is spoken of once the model is there. Raises WrongOption where
-    the lineage was forgotten.
+    A ledger that cannot be asked is spoken of once the model is there, and so is a lineage that has no budget yet.
+    unit: the column of units. Raises WrongOption where the lineage was forgotten.
     """
-    price = request.price
-    if price is None:
-        return
+    location = ledger_location(None)
+    if request.price is None or ("://" not in location and not Path(location).exists()):
+        return  # and looking makes none
     try:
-        accounts = asyncio.run(_accounts_of(request.lineage))
+        planned = planned_purchase(request.lineage, unit, request.price, None, request.declared_blocks)
+        asyncio.run(_check_paid(location, planned))
     except LineageForgotten:
         raise forgotten_lineage(request.lineage) from None
+    except NotPaidFor as refused:
+        left_out = "Ctrl-C ends the training, and nothing is charged"
+        typer.echo(f"Warning: {spelled(refused, as_flag)}. {left_out}", err=True)
     except (LedgerError, OSError, ValueError, WrongOption):
         return
-    declared = request.declared_blocks
-    for account in accounts:
-        budget, block = account.budget, account.name
-        pays = block in paying(() if declared is None else declared.names) and budget.currency is RHO
-        if not pays or account.remaining >= price:
-            continue
-        whose, option = (f"block {block} of the lineage", f" --block {block}") if block else ("lineage", "")
-        typer.echo(
-            f"Warning: the {whose} {request.lineage} has {budget.words(account.remaining)} left, and this model costs "
-            f"{budget.words(price)}. Nobody can hold it before 'dpserve lineage set-budget {request.lineage}{option}' "
-            "raises the budget; Ctrl-C ends the training, and nothing is charged",
-            err=True,
-        )
 
 
-async def _accounts_of(lineage: str) -> Sequence[LineageAccount | BlockAccount]:
-    """Return the accounts of a lineage's blocks in the usual ledger, if there are any; looking makes none."""
-    location = ledger_location(None)
-    if "://" not in location and not Path(location).exists():
-        return ()
+async def _check_paid(location: str, planned: Purchase) -> None:
     async with open_ledger(location, None) as ledger:
-        try:
-            return await ledger.all_blocks(lineage)
-        except UnknownLineage:
-            return ()
+        await check_purchases(ledger, [planned])
 
 
 class Screen(console.Terminal):

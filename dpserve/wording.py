@@ -21,6 +21,23 @@ _TEXTS = frozenset({"decimal", "encoding", "features", "kind", "prediction_sets"
 """The options whose values are texts, which messages give as they are: Python puts them in quotation marks."""
 _BY_NAME = frozenset({"bounds", "classes", "missing"})
 """The options that Python takes as mappings: NAME=LOW:HIGH on the command line, {NAME: (LOW, HIGH)} there."""
+_PROPERTIES = {
+    "unknown_levels": ('"unknownLevels": "{}"', "Levels(..., unknown={!r})"),
+    "decimal_char": ('"decimalChar": "{}"', "Number(..., decimal={!r})"),
+    "group_char": ('"groupChar": "{}"', "Number(..., group={!r})"),
+    "pattern": ('"format": "{}"', "Date(..., pattern={!r})"),
+    "fields_match": ('"fieldsMatch": "{}"', "{{'fields': [...], 'fieldsMatch': {!r}}}"),
+    "other_columns": (
+        "--levels COLUMN=A,B, by --dates COLUMN=EARLIEST:LATEST, or with texts in a schema ('dpserve schema draft')",
+        "Schema(columns={{COLUMN: Levels(...)}}), or Date(...), Text()",
+    ),
+    "enum": ("constraints.enum", "Levels(...)"),
+    "categories": (
+        'categories, where {{"value": 0, "label": "no"}} gives a number a name',
+        "Schema(classes={{0: 'no'}})",
+    ),
+}
+"""Properties of a table's columns, as a Table Schema's file has them, and Python."""
 _FLAGS = {
     "lineage_budget": "--epsilon E --delta D, or in 'evaluate' --lineage-epsilon E --lineage-delta D",
     "kind": "KIND",
@@ -32,6 +49,8 @@ def as_flag(option: str, form: str = "") -> str:
     """Return an option as the command line writes it: `--missing COLUMN=VALUE`."""
     if option == "kind" and form:
         return f"'dpserve train {form}'"
+    if option in _PROPERTIES:
+        return _PROPERTIES[option][0].format(form)
     flag = _FLAGS.get(option, f"--{option.replace('_', '-')}")
     return f"{flag} {form}" if form else flag
 
@@ -51,6 +70,8 @@ def flags_of(options: Options) -> list[str]:
 
 def as_parameter(option: str, form: str = "") -> str:
     """Return an option as Python writes it: `Schema(missing={COLUMN: VALUE})`."""
+    if option in _PROPERTIES:
+        return _PROPERTIES[option][1].format(form)
     if option in _TEXTS and form:
         form = repr(form)
     return _written(option, _in_pairs(form) if option in _BY_NAME else form)

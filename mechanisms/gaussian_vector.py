@@ -159,9 +159,16 @@ def picorho_for(epsilon: float, delta: float) -> int:
 
     Raises ValueError for numbers out of range, and for a release that would cost less or more than one can.
     """
-    amount = Budget.from_epsilon_delta(epsilon, delta, "gaussian").limit
-    sampling_error.check_release_rho(Fraction(amount, picorho.PICORHO_PER_RHO))
-    return amount
+    budget = Budget.from_epsilon_delta(epsilon, delta, "gaussian")
+    try:
+        sampling_error.check_release_rho(Fraction(budget.limit, picorho.PICORHO_PER_RHO))
+    except ValueError:
+        least, largest = (budget.epsilon_at(price) for price in (LEAST_PRICE, LARGEST_PRICE))
+        raise ValueError(
+            f"the epsilon of a pay-once model must lie between {least:.3g} and {largest:.3g} at delta {delta:g}: for "
+            "others no noise was proved"
+        ) from None
+    return budget.limit
 
 
 def mu_for(amount: int) -> float:

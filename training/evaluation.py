@@ -49,11 +49,11 @@ count the noisy answers that were paid for.
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -284,6 +284,10 @@ class Evaluation(BaseModel):
         if self.assumptions != assumptions_of(self.unit, in_blocks=self.in_blocks):
             raise ValueError("the assumptions are not those that this version's proof makes")
         return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield figures in place of the noisy numbers that they follow from."""
+        yield from ((name, getattr(self, name)) for name in ("parts", "records", "accuracy", "log_loss"))
 
     @cached_property
     def law(self) -> Law:

@@ -262,10 +262,11 @@ def _fault(options: type[Options], error: ValidationError) -> WrongOption:
     """Return the first of pydantic's errors in words of our own."""
     errors = error.errors(include_url=False)
     first = errors[0]
+    if isinstance(given := first["input"], list | tuple) and len(given) == 1:
+        (given,) = given
     if isinstance(raised := first.get("ctx", {}).get("error"), WrongOption):
         return raised
     name = str(first["loc"][0]) if first["loc"] else options.__name__
-    given = first["input"]
     if first["type"] == "extra_forbidden":
         meant = unknown_name(name, options.model_fields)
         return WrongOption(name, Message("is no option of {}{}", options.__name__, meant), value=given)

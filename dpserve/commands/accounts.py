@@ -170,7 +170,9 @@ def _print_spent(out: Console, title: str, account: Account) -> None:
     if isinstance(account, ClientAccount) and account.group:
         out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     for cost, releases in account.tally.items():
-        out.print(f"{releases} releases at {cost}", highlight=False)
+        price = currency.price(cost)
+        each = "no price" if price is None else currency.words(price)
+        out.print(f"{releases} releases at {each} each", highlight=False)
 
 
 def _figures(account: Account) -> tuple[str, ...]:

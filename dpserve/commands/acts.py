@@ -22,6 +22,7 @@ from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct,
 from dpserve.accounting.budgets import Scope
 from dpserve.accounting.ledger import ActRefused, Ledger, UnknownLineage
 from dpserve.commands.command import Group
+from dpserve.commands.errors import CommandError
 from dpserve.commands.options import (
     ActBudget,
     ActsOnLedger,
@@ -32,7 +33,6 @@ from dpserve.commands.options import (
     state_folder,
 )
 from dpserve.kept_fits import KeptFits
-from dpserve.service.errors import CannotServe
 from dpserve.training.bundles.sealing import CERTIFICATE_FILE
 from dpserve.training.inputs.lineage import KnownRecords
 from dpserve.training.kinds.loading import load_model
@@ -84,11 +84,11 @@ async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
         return lineage_named(given)
     names = [account.lineage for account in await ledger.lineages()]
     if not names:
-        raise CannotServe(
+        raise CommandError(
             "the ledger has no lineage yet: open one with 'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
         )
     if len(names) > 1:
-        raise CannotServe(f"the ledger has several lineages; name one with --lineage: {', '.join(names)}")
+        raise CommandError(f"the ledger has several lineages; name one with --lineage: {', '.join(names)}")
     return names[0]
 
 
@@ -238,7 +238,7 @@ def set_lineage_budget(
             plan = await _made(SetBudget, terms).plan(owner, name)
         except UnknownLineage:
             if not (Path(lineage) / CERTIFICATE_FILE).exists():
-                raise CannotServe(
+                raise CommandError(
                     f"the ledger has no lineage {name!r}, and there is no bundle of that name to open one for"
                 ) from None
             await owner.open_lineage(name, given.terms.budget("gaussian"), time=time.time())
@@ -268,7 +268,7 @@ def forget_lineage(
         with suppress(UnknownLineage):
             account = await opened.lineage_or_forgotten(name)
         if account is None and not known.is_noted(name):
-            raise CannotServe(f"neither the ledger nor a training of yours knows the lineage {name!r}")
+            raise CommandError(f"neither the ledger nor a training of yours knows the lineage {name!r}")
         known.check_ended(name)
         asks = account is None or not (account.newest_receipt or account.is_forgotten)
         question = f"Forget the lineage {name}? Its models can never be served or exported from this ledger"
@@ -278,7 +278,7 @@ def forget_lineage(
         try:
             await ledger.acting(opened).forget_lineage(name, time=time.time())
         except ActRefused as refused:
-            raise CannotServe(f"{refused}; 'dpserve lineage show {name}' lists what it paid for here") from None
+            raise CommandError(f"{refused}; 'dpserve lineage show {name}' lists what it paid for here") from None
         # Only now: the digests are all that keeps these records from a second budget.
         known.forget(name)
         KeptFits(state_folder()).forget(name)

@@ -17,6 +17,7 @@ from dpserve.accounting.picorho import to_rho
 from dpserve.audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
 from dpserve.commands.console import counting, stdout_console, whole
+from dpserve.commands.errors import CommandError
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
@@ -24,7 +25,6 @@ from dpserve.evaluating import Payer, charge, evaluable, noted_rows, parts_named
 from dpserve.interrupts import stopped_by_signals
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.prices import LINEAGE_DELTA, LINEAGE_EPSILON, Price, budget_text
-from dpserve.service.errors import CannotServe
 from dpserve.train_options import blocks_of
 from dpserve.training import evaluation
 from dpserve.training.block_choice import Blocks
@@ -169,7 +169,7 @@ async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> int:
         try:
             receipts = await buy(ledger, [model_purchase(certificate)], by=options.operating_systems_user())
         except NoBudget:
-            raise CannotServe(
+            raise CommandError(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
                 "'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
             ) from None

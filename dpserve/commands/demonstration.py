@@ -13,9 +13,9 @@ from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ClientAccount
 from dpserve.accounting.messages import Message
 from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
+from dpserve.commands.errors import CommandError
 from dpserve.local_services import StartedService, start_service
 from dpserve.mechanisms.gaussian_vector import picorho_for
-from dpserve.service.errors import CannotServe
 from dpserve.service.listener import bind
 from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.digits import Digits, load_digits
@@ -111,7 +111,7 @@ def _show_refusal(console: Console, service: StartedService, key: str, digits: D
             console.print(f"\nA client who may spend epsilon = {TOO_LITTLE:g} was refused:", style="bold")
             print_refusal(console, refusal)
             return
-    raise CannotServe("a client was answered whose budget does not pay for the model")
+    raise CommandError("a client was answered whose budget does not pay for the model")
 
 
 async def _account(service: StartedService) -> ClientAccount:

@@ -34,8 +34,8 @@ from dpserve.commands import options
 from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group
 from dpserve.commands.console import shares, stdout_console, whole
+from dpserve.commands.errors import CommandError
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
-from dpserve.service.errors import CannotServe
 from dpserve.training.options import Options, option
 
 app = Group("Check, copy and mend the ledger.")
@@ -145,7 +145,7 @@ def verify(
         for finding in checked.findings:
             typer.echo(f"  {finding}")
     if wrong:
-        raise CannotServe(
+        raise CommandError(
             "the ledger is not right: stop its services, restore a backup into an empty store with 'dpserve ledger "
             "restore', and put back what was charged since with 'dpserve ledger reconcile'"
         )
@@ -253,7 +253,7 @@ def rehearse(*, place: str = option(..., _STORED, argument=True), ledger: Ledger
         for finding in one.findings:
             typer.echo(f"  {finding}")
     if any(one.findings for one in checked):
-        raise CannotServe(f"what {place} restores is not right")
+        raise CommandError(f"what {place} restores is not right")
     ledger.run(lambda opened: _note(opened, "rehearsal", began))
     typer.echo(f"{place} can be restored")
 
@@ -281,7 +281,7 @@ def _files_at(place: str, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotServe(f"cannot {what} {place}: {error.strerror or error}") from error
+        raise CommandError(f"cannot {what} {place}: {error.strerror or error}") from error
 
 
 @app.command("reconcile")
@@ -331,7 +331,7 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
 async def _declared_loss(
     ledger: Ledger, lineage: str, journals: list[JournalFiles], lost: LostLineage
 ) -> DeclaredLoss | None:
-    """Return the loss that the owner declares and means, if any. Raises CannotServe."""
+    """Return the loss that the owner declares and means, if any. Raises CommandError."""
     if lost.declare_lost is None:
         return None
     declared = DeclaredLoss(
@@ -351,7 +351,7 @@ async def _declared_loss(
 async def _check_blocks_named(
     ledger: Ledger, lineage: str, journals: list[JournalFiles], declared: DeclaredLoss
 ) -> None:
-    """Raise CannotServe where no block is named that had a loss, of a lineage whose blocks this machine knows.
+    """Raise CommandError where no block is named that had a loss, of a lineage whose blocks this machine knows.
 
     The store may have lost them, and what their records lost must not be charged elsewhere.
     """
@@ -363,7 +363,7 @@ async def _check_blocks_named(
     if any(receipt.terms.blocks for journal in journals for receipt in journal.receipts):
         return  # they bring the blocks back, and these have to be named
     if names := [block for block in KnownRecords(options.state_folder(), blocks_of=lineage).lineages if block]:
-        raise CannotServe(
+        raise CommandError(
             f"models of the lineage {lineage} were trained on blocks ({', '.join(names)}), which the store lost: name "
             "those whose models can have given the answers with --lost-blocks"
         )
@@ -376,14 +376,14 @@ def _blocks(named: str) -> tuple[str, ...]:
 def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
     rho = to_rho(declared.cost.picorho * declared.releases)
     if not yes and not typer.confirm(f"Charge {lineage} with rho = {rho:.6g} for {declared.releases} lost releases?"):
-        raise CannotServe("nothing was changed")
+        raise CommandError("nothing was changed")
 
 
 async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalFiles]) -> Cost:
     charged = {cost for block in await ledger.all_blocks(lineage) for cost in block.tally}
     charged |= {receipt.cost for journal in journals for receipt in journal.receipts}
     if not charged:
-        raise CannotServe("nothing was ever charged, so say what a lost release cost: --lost-cost")
+        raise CommandError("nothing was ever charged, so say what a lost release cost: --lost-cost")
     return max(charged, key=lambda cost: cost.picorho)
 
 
@@ -394,7 +394,7 @@ async def _lineages(ledger: Ledger, of: EveryLineage) -> list[str]:
 async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list[str]:
     """Return the lineages that the store lists or a journal names: the list may be what was lost.
 
-    Raises CannotServe if a journal knows a lineage that the store does not: then the store lost it.
+    Raises CommandError if a journal knows a lineage that the store does not: then the store lost it.
     """
     journals = [*open_journals(options.journals_folder()), *_open(given)]
     written = {journal.lineage for journal in journals if journal.acknowledged.writes}
@@ -404,7 +404,7 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
         except (LedgerDamaged, LineageForgotten):
             continue  # it is there, and `verify` says what is wrong
         except UnknownLineage as error:
-            raise CannotServe(
+            raise CommandError(
                 f"by its journal a service wrote to lineage {name}, and the ledger's store has no such lineage: it was "
                 "emptied, or is another one; restore a backup with 'dpserve ledger restore' and reconcile, or, without "
                 f"one, open it again: dpserve ledger reconcile --lineage {name} --epsilon E --delta D"
@@ -422,7 +422,7 @@ def _open(given: list[Path] | None) -> list[JournalFiles]:
     journals: list[JournalFiles] = []
     for path in given or []:
         if not path.exists():
-            raise CannotServe(f"there is no journal {path}")
+            raise CommandError(f"there is no journal {path}")
         journals += open_journals(path)
     return journals
 
@@ -434,4 +434,4 @@ async def _write(path: Path, lines: AsyncIterator[str]) -> None:
             async for line in lines:
                 file.write(line.encode())
     except OSError as error:
-        raise CannotServe(f"cannot write {path}: {error.strerror}") from error
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error

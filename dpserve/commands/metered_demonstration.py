@@ -17,9 +17,9 @@ from dpserve.accounting.ledger import LineageAccount
 from dpserve.commands.auditing import ModelsToTrain, report_on_pair
 from dpserve.commands.console import shares
 from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
+from dpserve.commands.errors import CommandError
 from dpserve.commands.reporting import stored
 from dpserve.local_services import StartedService, own_services, start_service
-from dpserve.service.errors import CannotServe
 from dpserve.training.inputs.digits import Digits, load_digits
 from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.kinds.registry import default_kind
@@ -43,7 +43,7 @@ def show(console: Console, folder: Path, *, port: int, ledger: str | None, repli
     """Show it all. folder: an empty one, which goes afterwards. ledger: the URL of a store, or None for one of its
     own. replicas: of the store, on which a charge must be on disk, too.
 
-    Raises CannotServe where something else comes out than should.
+    Raises CommandError where something else comes out than should.
     """
     digits = load_digits()
     # A store of somebody's own keeps what it is told, and may have a lineage of the digits.
@@ -107,7 +107,7 @@ def _ask_until_refused(console: Console, service: StartedService, name: str, key
                 f"{budget['limit']['epsilon']:g}, {budget['queries_left']} more to ask",
             )
     if asked != round(limit / PRICE):
-        raise CannotServe(f"epsilon = {limit:g} paid for {asked} answers at {PRICE:g}")
+        raise CommandError(f"epsilon = {limit:g} paid for {asked} answers at {PRICE:g}")
 
 
 async def _account(service: StartedService, lineage: str) -> LineageAccount:
@@ -146,7 +146,7 @@ def _attack(console: Console, service: StartedService, lineage: str) -> None:
         report = presentation.attack_report(Attack([endpoint], digits(), choices, progress=progress).run())
     _say(console, report.verdict)
     if report.exit_status:
-        raise CannotServe("the attack was to find nothing against the selected neuron's claim")
+        raise CommandError("the attack was to find nothing against the selected neuron's claim")
     _say(
         console,
         "An attack that finds nothing proves nothing: the proof is the certificate's. Chance would convict with "
@@ -175,7 +175,7 @@ def _compare(console: Console) -> None:
             report = report_on_pair(pair, TRIALS, SEED, rng, store)
         _say(console, f"{mechanism}: {report.verdict}")
         if report.convicted != refuted:
-            raise CannotServe(f"the claim of {mechanism!r} was{' not' if refuted else ''} to be refuted")
+            raise CommandError(f"the claim of {mechanism!r} was{' not' if refuted else ''} to be refuted")
     _say(
         console,
         "A claim that holds is convicted once in 1e9 times at most. Algorithm 1 of Lu et al. 2022 adds noise to one "

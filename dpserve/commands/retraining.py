@@ -93,7 +93,10 @@ def command_of(given: "PlanOptions", of_block: BudgetOptions, schedule: Schedule
 
 def read_by(given: "PlanOptions") -> list[str]:
     """Return the words of `dpserve train` that say how the records are read."""
-    words = [f"--schema {given.schema_file}"] if given.schema_file else []
+    words = [f"--schema {given.schema_file}"]
+    if not given.schema_file and given.public != "digits":
+        words = [f"--classes {given.class_names or 'A,B'}"]
+        words += [f"--bounds {bounds}" for bounds in given.bounds or ("LOW:HIGH",)]
     return words + ([f"--label {given.label}"] if given.label != "label" else [])
 
 

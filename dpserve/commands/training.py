@@ -68,7 +68,7 @@ class _Kinds(TyperGroup):
             place = self._place_of_kind(args)
             kind = AUTO if place is None else args[place]
             if kind not in self.commands:
-                close = get_close_matches(kind, self.commands, 1)
+                close = get_close_matches(kind.lower(), self.commands, 1)
                 question = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(self.commands)}."
                 ctx.fail(f"No kind of model is called {kind!r}. {question}")
             others = [each for index, each in enumerate(args) if index != place]

@@ -36,3 +36,7 @@ def test_the_examples_import_what_the_page_lists_alone():
 def test_every_module_that_the_page_lists_is_there_with_what_is_named_of_it():
     for name in listed():
         import_module(name)
+
+
+def test_the_page_shows_the_file_that_installs_the_examples():
+    assert f"```toml\n{(ROOT / 'tests' / 'another_package' / 'pyproject.toml').read_text()}```" in PAGE

@@ -45,6 +45,15 @@ class CommandLine:
         assert "Traceback" not in done.stderr
         return done
 
+    def in_a_new_process(self, *arguments, status=0):
+        """Run the command in a process that has imported nothing: there other packages are found."""
+        words = [sys.executable, "-m", "dpserve", *map(str, arguments)]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=300, cwd=self.folder, env=self.environment, check=False
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
     def fails(self, *arguments):
         """Return the one line that the command fails with."""
         done = self(*arguments, status=1)
@@ -136,3 +145,20 @@ def service(run, bundle):
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
+
+
+@pytest.fixture(scope="session")
+def installed_packages(tmp_path_factory):
+    """The folder in which the example of other packages is installed, as its authors would install it."""
+    folder = tmp_path_factory.mktemp("packages")
+    # A build writes into the folder that it builds.
+    source = shutil.copytree(Path(__file__).parents[1] / "another_package", folder / "source")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*install, "--target", folder / "site", source], check=True, timeout=300)
+    return folder / "site"
+
+
+@pytest.fixture
+def another_package(run, installed_packages):
+    """Have the packages of `tests/another_package` installed for the command line."""
+    run.environment["PYTHONPATH"] = os.pathsep.join([str(installed_packages), *sys.path])

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -13,43 +12,26 @@ import pytest
 
 from dpserve import Client
 
-PACKAGE = Path(__file__).parent.parent / "another_package"
+pytestmark = pytest.mark.usefixtures("another_package")
 ROWS = 60
 TRAIN = ("train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--lineage", "people")
 TRAIN += ("--bounds", "age=0:120", "--bounds", "income=0:1e6", "shares", "--rho", "0.1")
 
 
 @pytest.fixture
-def run(run):
-    """The command line, where the other package is installed."""
-    run.environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), *sys.path])
-    return run
-
-
-def in_a_new_process(run, *arguments, status=0):
-    """Run the command in a process that has imported nothing: there the other package is found."""
-    words = [sys.executable, "-m", "dpserve", *map(str, arguments)]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=300, cwd=run.folder, env=run.environment, check=False
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
-
-
-@pytest.fixture
 def model(run):
-    in_a_new_process(run, *TRAIN, "--smoothing", 2, "--out", "model")
+    run.in_a_new_process(*TRAIN, "--smoothing", 2, "--out", "model")
     return run.folder / "model"
 
 
 def test_help_and_wrong_usage_know_it(run):
-    assert "shares noisy shares of the classes" in " ".join(in_a_new_process(run, "train", "--help").stdout.split())
-    shown = " ".join(in_a_new_process(run, "train", "shares", "--help").stdout.split())
+    assert "shares noisy shares of the classes" in " ".join(run.in_a_new_process("train", "--help").stdout.split())
+    shown = " ".join(run.in_a_new_process("train", "shares", "--help").stdout.split())
     assert "--smoothing" in shown
     assert "Records of each class that are added before shares are taken." in shown
-    low = in_a_new_process(run, *TRAIN, "--smoothing", -1, "--out", "model", status=2)
+    low = run.in_a_new_process(*TRAIN, "--smoothing", -1, "--out", "model", status=2)
     assert "--smoothing" in low.stderr
-    wrong = in_a_new_process(run, *TRAIN, "--lam", 1, "--out", "model", status=2)
+    wrong = run.in_a_new_process(*TRAIN, "--lam", 1, "--out", "model", status=2)
     assert "--lam goes with dpserve train weights or dpserve train head" in wrong.stderr.replace("python -m ", "")
 
 
@@ -78,8 +60,8 @@ def test_a_broken_kind_and_one_that_takes_the_place_of_an_option_are_left_out(ru
     (run.folder / "greedy-1.0.dist-info" / "entry_points.txt").write_text(points)
     run.environment["PYTHONPATH"] = os.pathsep.join([str(run.folder), run.environment["PYTHONPATH"]])
     train = [*TRAIN, "--out", "model"]
-    helped, trained = in_a_new_process(run, "train", "--help"), in_a_new_process(run, *train)
-    inspected = in_a_new_process(run, "inspect", "model")
+    helped, trained = run.in_a_new_process("train", "--help"), run.in_a_new_process(*train)
+    inspected = run.in_a_new_process("inspect", "model")
     for done in (helped, trained, inspected):
         assert "Traceback" not in done.stderr
         assert "broken:KIND of dpserve.kinds cannot be used and is left out: no licence" in done.stderr
@@ -90,10 +72,10 @@ def test_a_broken_kind_and_one_that_takes_the_place_of_an_option_are_left_out(ru
 
 
 def test_it_is_inspected_and_exported(run, model):
-    shown = json.loads(in_a_new_process(run, "inspect", "model", "--json").stdout)
+    shown = json.loads(run.in_a_new_process("inspect", "model", "--json").stdout)
     assert (shown["release"], shown["smoothing"], shown["verified"]) == ("shares", 2.0, True)
-    in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
-    in_a_new_process(run, "export", "model", "--to", "onnx")
+    run.in_a_new_process("lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
+    run.in_a_new_process("export", "model", "--to", "onnx")
     rows = np.array([[30.0, 9000.0], [75.0, 55_000.0]])
     _, answers = onnxruntime.InferenceSession(run.folder / "model.onnx").run(None, {"x": rows})
     assert answers.sum(axis=1) == pytest.approx([1, 1])
@@ -131,7 +113,7 @@ print(model.certificate_.release, model.certificate_.smoothing, model.predict_pr
 
 def test_it_is_served(run, model):
     process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
-    key = in_a_new_process(run, "clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
     with Client(address, key) as client:
         assert client.predict_proba([[30.0, 9000.0]]).sum() == pytest.approx(1)
     process.send_signal(signal.SIGTERM)
@@ -148,16 +130,16 @@ def test_it_is_attacked_on_automatic_features(run):
     for name, rows in (("in.csv", lines[:ROWS]), ("out.csv", lines[ROWS:])):
         (run.folder / name).write_text("\n".join(["age,income,id,ok", *rows]) + "\n")
     words = [each if each != "own.csv" else "in.csv" for each in TRAIN]
-    in_a_new_process(run, *words, "--out", "model")
+    run.in_a_new_process(*words, "--out", "model")
     assert json.loads((run.folder / "model" / "certificate.json").read_text())["feature_map"]["kind"] == "bins"
     files = ("--members", "in.csv", "--non-members", "out.csv", "--label", "ok", "--ignore", "id")
     quick = ("--shadow-models", 2, "--shadow-records", 20, "--json")
-    assert json.loads(in_a_new_process(run, "attack", "model", *files, *quick).stdout)["convicted"] is False
+    assert json.loads(run.in_a_new_process("attack", "model", *files, *quick).stdout)["convicted"] is False
 
 
 def test_it_is_planned_for(run):
     public = ("--public", "own.csv", "--label", "ok", "--class-names", "no,yes", "--ignore", "id", "--json")
     bounds = ("--bounds", "age=0:120", "--bounds", "income=0:1e6")
-    found = json.loads(in_a_new_process(run, "plan", "--rho", 0.1, "--delta", 1e-5, *public, *bounds).stdout)
+    found = json.loads(run.in_a_new_process("plan", "--rho", 0.1, "--delta", 1e-5, *public, *bounds).stdout)
     (shares,) = [each for each in found["estimates"] if each["option"] == "shares"]
     assert shares["accuracy"] > 0.3

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dpserve.mechanisms.mechanism import Price
 from dpserve.mechanisms.seeded import SeededRandomness
 from research.noise_faults import Faulty
 
+pytestmark = pytest.mark.usefixtures("another_package")
 PACKAGE = Path(__file__).parent.parent / "another_package"
 CSV_ROWS = 60
 
@@ -41,23 +41,6 @@ def loaded(name):
 
 
 GEOMETRIC = loaded("noisy_geometric").Geometric
-
-
-@pytest.fixture
-def run(run):
-    """The command line, where the other package is installed."""
-    run.environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), *sys.path])
-    return run
-
-
-def in_a_new_process(run, *arguments, status=0):
-    """Run the command in a process that has imported nothing: there the other package is found."""
-    words = [sys.executable, "-m", "dpserve", *map(str, arguments)]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=300, cwd=run.folder, env=run.environment, check=False
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
 
 
 def test_its_noise_is_two_sided_geometric():
@@ -109,7 +92,7 @@ def test_it_is_served_with_its_law_and_intervals(run, bundle):
     process, address = run.start(
         *(bundle, "--port", 0, "--epsilon", 20, "--delta", 0, "--mechanism", "geometric", "--price", "epsilon:4")
     )
-    key = in_a_new_process(run, "clients", "add", "ann", "--epsilon", 8, "--delta", 0).stdout.strip()
+    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 8, "--delta", 0).stdout.strip()
     with Client(address, key) as client:
         assert client.model()["mechanism"] == "geometric"
         assert client.model()["price_per_row"]["losses"] == "pure:4.0"
@@ -127,7 +110,7 @@ def test_it_is_served_with_its_law_and_intervals(run, bundle):
 def test_it_is_planned_for(run, bundle):
     asked = ("plan", bundle, "--epsilon", 1, "--delta", 1e-6, "--queries", 20, "--json")
     found = [
-        each for each in json.loads(in_a_new_process(run, *asked).stdout)["options"] if each["mechanism"] == "geometric"
+        each for each in json.loads(run.in_a_new_process(*asked).stdout)["options"] if each["mechanism"] == "geometric"
     ]
     assert [option["accepts"] for option in found] == ["any", "pure"]
     assert found[1]["epsilon"] == pytest.approx(0.05)
@@ -138,8 +121,8 @@ def test_it_is_planned_for(run, bundle):
 
 def test_it_is_audited_and_attacked_by_name(run, bundle):
     words = ("audit", "mechanism", "geometric", "--classes", 3, "--epsilon", 1, "--trials", 1000, "--seed", 0, "--json")
-    assert json.loads(in_a_new_process(run, *words).stdout)["convicted"] is False
-    sampled = in_a_new_process(run, "audit", "sampler", "--draws", 20_000, "--releases", 100, "--scale", 256, "--json")
+    assert json.loads(run.in_a_new_process(*words).stdout)["convicted"] is False
+    sampled = run.in_a_new_process("audit", "sampler", "--draws", 20_000, "--releases", 100, "--scale", 256, "--json")
     assert "answers of geometric at epsilon:1" in sampled.stdout
     header, *lines = run.csv.splitlines()
     others = [
@@ -149,7 +132,7 @@ def test_it_is_audited_and_attacked_by_name(run, bundle):
         (run.folder / name).write_text("\n".join([header, *rows]) + "\n")
     files = ("--members", "in.csv", "--non-members", "out.csv", "--label", "ok", "--ignore", "id")
     quick = ("--shadow-models", 2, "--shadow-records", 20, "--mechanism", "geometric", "--rho", 0.2, "--json")
-    assert json.loads(in_a_new_process(run, "attack", bundle, *files, *quick).stdout)["convicted"] is False
+    assert json.loads(run.in_a_new_process("attack", bundle, *files, *quick).stdout)["convicted"] is False
 
 
 @pytest.mark.parametrize(
@@ -168,7 +151,7 @@ def test_one_that_is_broken_is_left_out_with_a_warning(run, source, complaint):
     (package / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (package / "broken-1.0.dist-info" / "entry_points.txt").write_text("[dpserve.mechanisms]\nx = broken:Broken\n")
     run.environment["PYTHONPATH"] = os.pathsep.join([str(package), *sys.path])
-    done = in_a_new_process(run, "audit", "mechanism", "label", "--classes", 2, "--epsilon", 1, "--trials", 20)
+    done = run.in_a_new_process("audit", "mechanism", "label", "--classes", 2, "--epsilon", 1, "--trials", 20)
     assert "broken:Broken of dpserve.mechanisms cannot be used and is left out" in done.stderr
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr

@@ -26,12 +26,23 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 from sklearn.utils.estimator_checks import check_estimator
 from typer.testing import CliRunner
 
-from dpserve import DPSGD, Blocks, BudgetExhausted, Client, Lineage, PrivacyWarning, PrivateClassifier, Schema
+from dpserve import (
+    DPSGD,
+    Blocks,
+    BudgetExhausted,
+    Client,
+    Levels,
+    Lineage,
+    Number,
+    PrivacyWarning,
+    PrivateClassifier,
+    Schema,
+)
 from dpserve.accounting.ledger import Ledger
 from dpserve.accounting.ledger.embedded import EmbeddedStore
 from dpserve.accounting.picorho import to_rho
 from dpserve.cli import app
-from dpserve.kept_fits import KeptFits
+from dpserve.kept_fits import KeptFit
 from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.export.files import exported
@@ -378,6 +389,17 @@ class TestRefits:
         estimator(**declared | changed | {"epsilon": 0.5, "again": True}).fit(X, Y)
         assert spent(declared) > once
 
+    def test_the_same_records_in_another_form_are_the_same_fit(self, declared, spent):
+        named = declared | {"bounds": {"age": (-1, 1), "income": (-1, 1)}, "label": "ok"}
+        estimator(**named).fit(FRAME, "ok")
+        once = spent(declared)
+        with no_privacy_warning():
+            for rows, y in ((ROWS, FRAME["ok"]), (ROWS, Y), (X, Y)):
+                assert estimator(**named).fit(rows, y).charged_rho_ == 0
+        with pytest.warns(PrivacyWarning, match="of none of these records.*x0 and so on in an array"):
+            estimator(**declared | {"epsilon": 1}).fit(X, Y)
+        assert spent(declared) > once
+
     def test_a_fit_that_was_not_paid_for_is_no_fit(self, declared, spent, home):
         """A refused fit keeps nothing, and a smaller one of the records is their first."""
         with pytest.raises(BudgetExhausted):
@@ -392,8 +414,8 @@ class TestRefits:
             raise SystemExit
 
         with monkeypatch.context() as patched:
-            patched.setattr(KeptFits, "drop", lambda *_: None)
-            patched.setattr(PrivateClassifier, "_charged", killed)
+            patched.setattr(KeptFit, "drop", lambda *_: None)
+            patched.setattr("dpserve.classifier.charge_model", killed)
             with pytest.raises(SystemExit):
                 estimator(**declared).fit(X, Y)
         assert not opened(declared["lineage"])
@@ -413,16 +435,22 @@ class TestRefits:
         with pytest.raises(ValueError, match="epsilon= is needed"):
             estimator(**declared | {"epsilon": None, "delta": None}).cost()
 
+    def test_a_delta_that_protects_few_is_warned_of(self, declared):
+        with pytest.warns(PrivacyWarning, match=r"delta=0.5 is above 0.0025, which is 1 / n=: .* about 200 records"):
+            estimator(**declared | {"delta": 0.5, "n": 400}).cost()
+        with no_privacy_warning():
+            estimator(**declared | {"n": 400}).cost()
+
     def test_a_clone_is_not_fitted(self, declared):
         copied = clone(estimator(**declared))
         assert copied.get_params() == estimator(**declared).get_params()
         for made in (copied, clone(copied), pickle.loads(pickle.dumps(copied))):
-            with pytest.raises(ValueError, match="it is a clone, as a search makes them"):
+            with pytest.raises(ValueError, match="This is a clone, as a search or a cross-validation makes one"):
                 made.fit(X, Y)
 
     def test_a_search_spends_nothing(self, declared, home):
         search = GridSearchCV(estimator(**declared), {"epsilon": [0.5, 1]}, cv=2)
-        with pytest.raises(ValueError, match="it is a clone"):
+        with pytest.raises(ValueError, match="This is a clone"):
             search.fit(X, Y)
         assert not (home / "home" / "trained").exists()
 
@@ -585,12 +613,9 @@ class TestTheAccount:
     def test_what_others_spent_meanwhile_counts(self, declared, spent, monkeypatch):
         """The check before training is a courtesy: the charge after it decides."""
 
-        async def pass_all(*_):
-            pass
-
         estimator(**declared | {"epsilon": 3}).fit(X, Y)
         once = spent(declared)
-        monkeypatch.setattr(PrivateClassifier, "_check_account", pass_all)
+        monkeypatch.setattr("dpserve.classifier.check_account", lambda *_: None)
         model = estimator(**declared | {"epsilon": 3, "again": True})
         with pytest.raises(BudgetExhausted, match="nothing was charged"):
             model.fit(X, Y)
@@ -631,6 +656,8 @@ class TestEvaluations:
         assert evaluation.accuracy.lower < 1 == evaluation.accuracy.upper
         assert evaluation.confusion[0][0].estimate % 1 != 0  # so it was not counted exactly
         assert evaluation.roc is not None
+        assert "accuracy=Interval(" in repr(evaluation)
+        assert "released" not in repr(evaluation)
         model.save(home / "bundle")
         inspected = CliRunner().invoke(app, ["inspect", str(home / "bundle"), "--json"])
         assert inspected.exit_code == 0
@@ -782,6 +809,9 @@ class TestBundles:
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
 
 
+LEVELS = {"age": Number(-1, 1), "income": Levels("Oslo", "Rome")}
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -790,7 +820,7 @@ class TestBundles:
         ({"classes": None}, r"declare what is public.*classes=\[NAME"),
         (
             {"bounds": {"age": (-1, 1)}},
-            r"declare public bounds for income: Schema\(bounds=\(LOW, HIGH\)\) for every feature",
+            r"for income: Schema\(bounds=\(LOW, HIGH\)\) for every.*Schema\(columns=\{COLUMN: Levels\(...\)\}\)",
         ),
         ({"bounds": "-1:1"}, r"Schema\(bounds='-1:1'\) must be \(LOW, HIGH\)"),
         ({"bounds": (0, 1)}, r"(?s)'age': .* is below the declared bound 0.*Schema\(clip=\) clips"),
@@ -798,7 +828,8 @@ class TestBundles:
         ({"columns": SCHEMA, "classes": None}, r"Schema\(bounds=\) is for a table without"),
         ({"epsilon": None}, "epsilon= is needed beside delta="),
         ({"delta": None}, "delta= is needed beside epsilon="),
-        ({"epsilon": 1e-3}, "must lie between"),
+        ({"epsilon": 1e-3}, "the epsilon of a pay-once model must lie between 0.103 and"),
+        ({"columns": LEVELS, "bounds": None}, r"(?s)Rome.*Levels\(..., unknown='coordinate'\) takes any other"),
         ({"kind": "auto"}, "n= is needed.*a number that may be public"),
         ({"kind": "dpsgd"}, "n= is needed.*a number that may be public"),
         ({"ignore": ["age", "x"]}, "has no column 'x'"),

@@ -191,6 +191,8 @@ def test_what_cannot_be_a_key_or_a_url_is_refused_without_repeating_the_key(serv
         with pytest.raises(ValueError, match="visible ASCII") as refusal:
             Client(service, key)
         assert "cret" not in str(refusal.value)
+    with pytest.raises(ValueError, match=r"^AsyncClient\(URL, KEY\) needs an API key"):
+        AsyncClient(service)
     for url in ("127.0.0.1:8000", "ftp://host", ""):
         with pytest.raises(ValueError, match="must begin with http"):
             Client(url, "key")

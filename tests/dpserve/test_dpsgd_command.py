@@ -38,7 +38,7 @@ def test_a_linear_head(own):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--sampling", "shuffled"], "covered only with Poisson sampling"),
+        (["--hidden", "x"], "must be a whole number, not 'x'"),
         (["--step-noise", "0.7", "--sampling-rate", "0.5"], "cost more than the budget"),
     ],
 )

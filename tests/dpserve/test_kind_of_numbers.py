@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpserve import AsyncClient, Client
-from tests.dpserve.test_another_kind import in_a_new_process, run  # noqa: F401 - the fixture, in this module
 
+pytestmark = pytest.mark.usefixtures("another_package")
 ROWS = [[30.0], [75.0]]
 RATINGS = [1 + place % 5 for place in range(200)]
 TRAIN = ("train", "--data", "rated.csv", "--label", "stars", "--classes", "1,2,3,4,5", "--lineage", "guests")
@@ -19,19 +19,19 @@ PRICED = (*TRAIN, "--rho", "0.1", "--n", 200)
 
 
 @pytest.fixture
-def model(run):  # noqa: F811 - pytest's way
+def model(run):
     lines = [f"{20 + place % 60},{stars}" for place, stars in enumerate(RATINGS)]
     (run.folder / "rated.csv").write_text("\n".join(["age,stars", *lines]) + "\n")
-    in_a_new_process(run, *PRICED, "--out", "model")
+    run.in_a_new_process(*PRICED, "--out", "model")
     return run.folder / "model"
 
 
-def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):  # noqa: F811
-    shown = json.loads(in_a_new_process(run, "inspect", "model", "--json").stdout)
+def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):
+    shown = json.loads(run.in_a_new_process("inspect", "model", "--json").stdout)
     assert (shown["release"], shown["verified"]) == ("ratings", True)
-    assert "mean_rating" in in_a_new_process(run, "inspect", "model").stdout
+    assert "mean_rating" in run.in_a_new_process("inspect", "model").stdout
     process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
-    key = in_a_new_process(run, "clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
     headers = {"Authorization": f"Bearer {key}"}
     answered = httpx.post(f"{address}/predict?intervals=true", json={"instances": ROWS}, headers=headers).json()
     one, other = answered["predictions"]
@@ -70,11 +70,11 @@ def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):  # 
     assert "Traceback" not in errors
 
 
-def test_what_takes_classes_refuses_it_with_the_reason(run, model):  # noqa: F811
+def test_what_takes_classes_refuses_it_with_the_reason(run, model):
     def refused(*words, status=1):
-        return " ".join(in_a_new_process(run, *words, status=status).stderr.split())
+        return " ".join(run.in_a_new_process(*words, status=status).stderr.split())
 
-    in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
+    run.in_a_new_process("lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
     assert "no probabilities of classes" in refused("export", "model", "--to", "onnx")
     held_out = ("--data", "rated.csv", "--label", "stars", "--lineage", "others")
     assert "no probabilities of classes" in refused("evaluate", "model", *held_out, "--rho", "0.1")
@@ -91,7 +91,7 @@ PrivateClassifier(
     assert "kind=Ratings()" in run_python(run, program)
 
 
-def run_python(run, program):  # noqa: F811
+def run_python(run, program):
     import subprocess
     import sys
 

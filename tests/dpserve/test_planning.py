@@ -314,7 +314,10 @@ def test_only_images_whose_answers_get_noise_are_centred(tmp_path, features):
 def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(tmp_path):
     asked = ["--n", 60_000, "--epsilon", 1, "--delta", 1e-5]
     images = words_of(tmp_path, *asked, "--classes", 10, "--image-shape", "28,28")
-    assert "dpserve train dpsgd --data FILE --lineage NAME --out MODEL --epsilon 1 --delta 1e-5 --n 60000" in images
+    assert (
+        "dpsgd --data FILE --classes A,B --bounds LOW:HIGH --lineage NAME --out MODEL --epsilon 1 --delta 1e-5 --n 6"
+        in images
+    )
     assert "--image-shape 28,28" in images
     fields = [{"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}}]
     fields.append({"name": "outcome", "type": "string", "constraints": {"enum": ["ill", "well"]}})
@@ -405,7 +408,10 @@ def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
     assert "--block COLUMN --blocks NAMES-OF-3 --leave-out-other-blocks yes" in found["command"]
     assert f"--lineage-epsilon 3 --lineage-delta 1e-6 --rho {to_rho(found['price'])!r} " in found["command"]
     monthly = run("plan", "--retrain", "month", "--window", 1, *budget).stdout
-    assert "Next, for each: dpserve train --data FILE --block COLUMN --block-by month --blocks NAME " in monthly
+    assert (
+        "Next, for each: dpserve train --data FILE --classes A,B --bounds LOW:HIGH --block COLUMN --block-by month "
+        in monthly
+    )
     for wrong in (
         ("--retrain", "never", *budget),
         ("--retrain", 4, "--n", 100, "--classes", 2),

@@ -106,11 +106,22 @@ def test_a_step_without_a_proof_or_whose_release_may_be_missing_is_convicted(mon
 
 def test_the_examples_of_other_packages_keep_their_promises(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    shares, ratings = (import_module(f"{name}.kind").KIND for name in ("noisy_shares", "noisy_ratings"))
-    kinds = {**registry.all_kinds(), shares.name: shares, ratings.name: ratings}
-    monkeypatch.setattr(registry, "_kinds", kinds)
+    names = ("noisy_shares.kind", "noisy_ratings.kind", "noisy_sums")
+    shares, ratings, sums = examples = [import_module(name).KIND for name in names]
+    monkeypatch.setattr(registry, "_kinds", {**registry.all_kinds(), **{kind.name: kind for kind in examples}})
     check_kind(shares)
     check_kind(ratings, classes=("1", "2", "5"))
+    check_kind(sums)
+
+
+def test_the_example_that_uses_features_learns(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    sums = import_module("noisy_sums").KIND
+    monkeypatch.setattr(registry, "_kinds", {**registry.all_kinds(), sums.name: sums})
+    trained = testing._Trained(sums, sums.options(), 10**12, ("no", "yes"), tmp_path)
+    records = trained.records(300)
+    answers, _ = trained.model("model", records).answers(records.X)
+    assert np.mean(answers.argmax(axis=1) == records.y) > 0.8
 
 
 def test_the_made_records_are_of_every_class():

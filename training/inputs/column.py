@@ -81,14 +81,14 @@ class Column(BaseModel):
     def _value_for_missing_fits(self) -> Self:
         if self.if_missing is not None:
             if self.required:
-                raise ValueError("a value is required, so that none stands for a missing one: leave ifMissing out")
+                raise ValueError("a value is required, so that none counts as a missing one")
             try:
                 values = np.array([self.parse(self.if_missing)])
             except ValueRefused as error:
-                raise ValueError(f"ifMissing: {error}") from None
+                raise ValueError(f"for a missing value: {error}") from None
             beyond = self.outside(values)
             if beyond is not None and (beyond[0] | beyond[1]).any():
-                raise ValueError(f"ifMissing: {self.if_missing} {bound_broken(self, beyond, 0)}")
+                raise ValueError(f"for a missing value: {self.if_missing} {bound_broken(self, beyond, 0)}")
         return self
 
     @property

@@ -76,7 +76,7 @@ def with_missing(columns: "Columns", given: Sequence[str] | Missing) -> "Columns
             described = column.model_dump(exclude={"if_missing"}) | {"required": False} | substitute
             made.append(type(column).model_validate(described))
         except ValidationError as error:
-            detail = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
+            detail = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("for a missing value: ")
             raise DataError(Message("{missing:{}={}}: {}", column.name, value, detail)) from None
     return tuple(made)
 

@@ -63,8 +63,8 @@ def parse_bounds(
         raise DataError(
             Message(
                 "declare public bounds for {}: {bounds:LOW:HIGH} for every feature, {bounds:NAME=LOW:HIGH} "
-                "for one. They must not be read off the private records. Columns that are no numbers are "
-                "declared in a schema: see 'dpserve schema draft'",
+                "for one. They must not be read off the private records. A column that is no number is declared by "
+                "{other_columns}",
                 _some(missing or feature_names),
             )
         )

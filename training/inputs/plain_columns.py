@@ -40,7 +40,9 @@ class NumberColumn(Column):
     @model_validator(mode="after")
     def _signs_differ(self) -> Self:
         if self.decimal == self.group:
-            raise ValueError(f"decimalChar and groupChar must differ, and both are {self.decimal!r}")
+            raise ValueError(
+                f"the sign before the fraction and the one between thousands must differ, and both are {self.decimal!r}"
+            )
         return self
 
     @property

@@ -147,7 +147,7 @@ class RowsForm(TableRows):
         if self.encoding is not None and not is_encoding(self.encoding):
             raise WrongOption("encoding", f"{self.encoding!r} is not known: take windows-1252 or latin-1, for example")
         if schema is not None and self.decimal is not None:
-            raise WrongOption("decimal", Message("goes without {schema}, which says it as a decimalChar"))
+            raise WrongOption("decimal", Message("goes without {schema}, where a column has {decimal_char}"))
 
 
 def _in_blocks(records: Records, blocks: BlockDeclaration | None) -> Records:

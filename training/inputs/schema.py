@@ -96,8 +96,7 @@ class TableSchema:
             return self._but(label), LabelColumn(levels_column, ("false", "true"))
         if not isinstance(label_column, LevelsColumn) or len(label_column.levels) < 2:
             raise DataError(
-                f"the label {label!r} needs its classes: at least two in constraints.enum, or in categories, where "
-                '{"value": 0, "label": "no"} gives a number a name'
+                Message("the label {!r} needs its classes: at least two in {enum}, or in {categories}", label)
             )
         return self._but(label), LabelColumn(
             label_column.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, label_column.levels)

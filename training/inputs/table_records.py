@@ -36,20 +36,21 @@ _FEWEST_KEPT = 2**12
 _MOST_IN_MEMORY = 2**29
 
 CLIP_ADVICE = Message("Bounds are public: do not widen them to fit the records; {clip} clips the records to them")
-LEVEL_ADVICE = 'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other'
+LEVEL_ADVICE = Message(
+    "Levels are public: do not add what the records hold; {unknown_levels:coordinate} takes any other"
+)
 MISSING_ADVICE = Message(
     "{missing:COLUMN=VALUE} says what a missing value counts as, {missing:COLUMN=level} that it is its own"
 )
-REQUIRED_ADVICE = Message('without "required" in its field a missing value is a level of its own; {}', MISSING_ADVICE)
 NUMBER_ADVICE = Message(
     "encode it as a number, or leave the column out with {ignore}; or describe the columns with {schema}"
 )
 UNLABELLED_ADVICE = Message("{unlabelled:leave-out} leaves out the records without a label")
-SIGNS_ADVICE = '"decimalChar": "," in its field reads decimal commas, and "groupChar": "." points between thousands'
+SIGNS_ADVICE = Message("{decimal_char:,} reads decimal commas, and {group_char:.} points between thousands")
 DECIMAL_ADVICE = Message(
     "{decimal:,} reads decimal commas; with points between thousands, too, describe the columns with {schema}"
 )
-PATTERN_ADVICE = '"format": "%d.%m.%Y" in its field is the pattern of dates such as 31.01.2026'
+PATTERN_ADVICE = Message("{pattern:%d.%m.%Y} is the pattern of dates such as 31.01.2026")
 _WITH_COMMA = re.compile(r"'[-+]?[0-9.]++,[0-9]++' is not a number")
 """The refusal of a number as much of Europe writes it."""
 _LIKE_A_DATE = re.compile(r"'[0-9]++[./ -][0-9]++[./ -][0-9]++[^']*+' is no ")
@@ -180,9 +181,9 @@ def _check_names(table: Table, columns: Sequence[str], label: str, ignore: Seque
     if extra and not subset:
         raise DataError(
             Message(
-                "{} has columns that the schema does not describe: {}. Describe them, leave them out with "
-                '{ignore}, or set "fieldsMatch": "subset" to leave out all others. One that names the person '
-                "behind each record is {unit}, or {id}",
+                "{} has columns that the schema does not describe: {}. Describe them, or leave them out with {ignore}, "
+                "all others with {fields_match:subset}. One that names the person behind each record is {unit}, or "
+                "{id}",
                 table.name,
                 ", ".join(_some(extra)),
             )
@@ -227,7 +228,7 @@ class _Reading:
         if column is self.label.column:
             return "" if self.encoded or "not one of" not in detail else LABEL_ADVICE
         if "value is required" in detail:
-            return REQUIRED_ADVICE if self.encoded else MISSING_ADVICE
+            return MISSING_ADVICE
         if isinstance(column, NumberColumn) and not column.has_own_signs and _WITH_COMMA.match(detail):
             return SIGNS_ADVICE if self.encoded else DECIMAL_ADVICE
         if isinstance(column, TimeColumn) and column.pattern is None and _LIKE_A_DATE.match(detail):

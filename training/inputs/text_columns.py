@@ -63,7 +63,7 @@ class TextColumn(Column):
     @model_validator(mode="after")
     def _has_no_value_for_missing(self) -> Self:
         if self.if_missing is not None:
-            raise ValueError("ifMissing belongs to other columns: a text that is missing has a coordinate of its own")
+            raise ValueError("a text that is missing has a coordinate of its own, and no value counts as one")
         return self
 
     @model_validator(mode="after")

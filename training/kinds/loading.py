@@ -24,7 +24,10 @@ def load_model(folder: Path, device: str | None = None) -> Any:
     """
     name = kind_of(folder)
     if name not in all_kinds():
-        raise BundleError(f"{folder} holds a model of the kind {name!r}, which this version does not know")
+        raise BundleError(
+            f"{folder} holds a model of the kind {name!r}, which is not installed here; there are "
+            f"{', '.join(all_kinds())}. Install the package that brings it, or a later dpserve"
+        )
     try:
         model = all_kinds()[name].load(folder, device)
     except TrainingError:

@@ -100,7 +100,7 @@ def test_what_an_office_writes_otherwise_is_refused_with_what_reads_it(tmp_path)
     path.write_text(office_text([*ROWS, (20, 1.5, date(2022, 3, 4), "Köln", "")]), "utf-8")
     with pytest.raises(DataError) as refused:
         read_with_schema(path, schema(), "label")
-    for remedy in ("decimalChar", "groupChar", "format", "unlabelled"):
+    for remedy in ("`decimal_char`", "`group_char`", "`pattern`", "`unlabelled`"):
         assert remedy in str(refused.value)
     with pytest.raises(DataError) as refused:
         read_with_schema(path, schema(**OFFICE), "label")

@@ -54,9 +54,9 @@ def test_a_field_may_declare_what_a_missing_value_counts_as():
     assert first(number | {"ifMissing": 4}).if_missing == 4.0
     assert first({"type": "string", "constraints": {"enum": ["a", "b"]}, "ifMissing": "b"}).substitute == 1
     for field, said in (
-        (number | {"ifMissing": 10}, "ifMissing: 10.0 is above the declared bound 9"),
-        (number | {"ifMissing": "much"}, "ifMissing: 'much' is not a number"),
-        ({"type": "string", "text": {}, "ifMissing": "none"}, "ifMissing belongs to other columns"),
+        (number | {"ifMissing": 10}, "for a missing value: 10.0 is above the declared bound 9"),
+        (number | {"ifMissing": "much"}, "for a missing value: 'much' is not a number"),
+        ({"type": "string", "text": {}, "ifMissing": "none"}, "no value counts as one"),
         (number | {"constraints": number["constraints"] | {"required": True}, "ifMissing": 1}, "a value is required"),
     ):
         with pytest.raises(DataError, match=said):

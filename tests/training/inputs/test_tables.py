@@ -240,10 +240,9 @@ def test_all_columns_that_do_not_fit_are_named_at_once_with_their_lines_and_what
         "t.csv, line 6, column 'born': '1.1.2000' is no date, as 2026-01-31 is",
         "t.csv, line 6, column 'note': a text of 100,001 characters is longer than 100,000",
         "t.csv, line 7, column 'ok': the label is missing",
-        'without "required" in its field a missing value is a level of its own; `missing` says what a missing value '
-        "counts as, `missing` that it is its own",
-        'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other',
-        '"format": "%d.%m.%Y" in its field is the pattern of dates such as 31.01.2026',
+        "`missing` says what a missing value counts as, `missing` that it is its own",
+        "Levels are public: do not add what the records hold; `unknown_levels` takes any other",
+        "`pattern` is the pattern of dates such as 31.01.2026",
         "`unlabelled` leaves out the records without a label",
     ]
 

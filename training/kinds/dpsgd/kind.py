@@ -48,7 +48,6 @@ class DPSGD(Options):
     sampling_rate: float | None = option(
         None, "The probability with which a record joins a step.", gt=0, le=1, default_text="by rule"
     )
-    sampling: str = option("poisson", "How records join a step. Only 'poisson', each by itself, is covered.")
     step_noise: float | None = option(
         None,
         "The noise multiplier of a step.",
@@ -102,7 +101,6 @@ class DpSgdKind(PayOnceKind):
             choices,
             job.paid,
             noise_multiplier=options.step_noise,
-            sampling=options.sampling,
             before=job.before,
             certificate_type=self.certificate_type,
         )

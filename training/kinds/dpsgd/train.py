@@ -1,7 +1,6 @@
 """Training by DP-SGD on private records."""
 
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from dpserve.training.fitting.unit_rows import Directions
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import OnCount, check_count
 from dpserve.training.kinds.dpsgd import steps
-from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling
+from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.pay_once import calibration, chain
@@ -32,7 +31,7 @@ class DpSgdRecipe:
     """The public choices of a training run: the model's name, its feature map, how it is trained, and what it may cost.
 
     price: what all of it may cost, in picorho. noise_multiplier: of a step; None for the least that the price allows.
-    sampling: how records join a step; only Poisson sampling is covered. before: what was released for the feature map.
+    before: what was released for the feature map.
     """
 
     name: str
@@ -40,7 +39,6 @@ class DpSgdRecipe:
     choices: Choices
     price: int
     noise_multiplier: float | None = None
-    sampling: str = "poisson"
     before: tuple[Release, ...] = ()
     certificate_type: type[DpSgdCertificate] = DpSgdCertificate
 
@@ -49,12 +47,6 @@ class DpSgdRecipe:
         if not NAME.fullmatch(self.name):
             raise TrainingError(
                 f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}"
-            )
-        if self.sampling not in get_args(Sampling):
-            raise TrainingError(
-                f"DP-SGD is covered only with Poisson sampling, not {self.sampling!r}: that a step tells little of a "
-                "record rests on whether it took part, which each record decides for itself; batches of a fixed size, "
-                "or that pass through shuffled records, have no such bound"
             )
 
 

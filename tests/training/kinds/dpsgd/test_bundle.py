@@ -173,7 +173,6 @@ def test_weights_that_were_changed_are_refused(model, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling": "shuffled"}, "only with Poisson sampling"),
         ({"choices": replace(CHOICES, sampling_rate=1.5)}, "sampling rate"),
         ({"choices": replace(CHOICES, steps=0)}, "number of steps"),
         ({"choices": replace(CHOICES, learning_rate=-1.0)}, "learning rate"),

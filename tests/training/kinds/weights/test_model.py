@@ -145,7 +145,7 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(model: ReleasedWeights)
         (lambda c: c.update(weight_sensitivity=1e-6), "weight_sensitivity is"),
         (lambda c: c.update(cost="gaussian:0.01"), "cost is 'gaussian:0.01' and should be"),
         (lambda c: c.update(assumptions=[]), "the assumptions are not those"),
-        (lambda c: c.update(release="free"), "does not know"),
+        (lambda c: c.update(release="free"), "'free', which is not installed here.*Install the package"),
         (lambda c: c.update(name="other"), "the files of two bundles were mixed, or it was edited"),
     ],
 )
