@@ -331,16 +331,16 @@ def _check_classes(model: Mapping[str, Any]) -> None:
 
 def _answers_of(replies: list[dict[str, Any]]) -> Answers:
     """Return the answers of several requests as one."""
-    probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in replies])
-    noise = [each["noise"] for each in replies]
+    probabilities = np.concatenate([np.asarray(reply["predictions"], dtype=np.float64) for reply in replies])
+    noise = [reply["noise"] for reply in replies]
     law, on, no_interval = (noise[0][name] for name in ("law", "on", "no_interval"))
-    scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([each["scale"] for each in noise])
-    undecided = np.concatenate([each["undecided"] for each in noise]) if "undecided" in noise[0] else None
+    scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([entry["scale"] for entry in noise])
+    undecided = np.concatenate([entry["undecided"] for entry in noise]) if "undecided" in noise[0] else None
     lower = upper = None
     if "lower" in noise[0]:
         lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
         if no_interval is None:
-            lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
+            lower, upper = (np.concatenate([entry[end] for entry in noise]) for end in ("lower", "upper"))
     return Answers(probabilities, lower, upper, undecided, law, on, scale, no_interval)
 
 

@@ -73,12 +73,12 @@ def in_file(settings: Collection[str], files: Collection[str]) -> dict[str, Any]
     if not isinstance(table, dict):
         raise ConfigurationError(f"{path}: [{TABLE}] must be a table")
     names = {key(name): name for name in settings}
-    for each in ABOVE_THE_TABLE:
-        if each in table:
-            raise ConfigurationError(f"{path}: nothing is called {each!r} in [{TABLE}]; it stands above that table")
+    for name in ABOVE_THE_TABLE:
+        if name in table:
+            raise ConfigurationError(f"{path}: nothing is called {name!r} in [{TABLE}]; it stands above that table")
     _refuse_unknown(table, names.keys() - set(ABOVE_THE_TABLE), path, f" in [{TABLE}]")
-    values = {names[each]: value for each, value in table.items()}
-    values |= {names[each]: content[each] for each in ABOVE_THE_TABLE if each in content}
+    values = {names[name]: value for name, value in table.items()}
+    values |= {names[name]: content[name] for name in ABOVE_THE_TABLE if name in content}
     return {name: _located_each(value, path) if name in files else value for name, value in values.items()}
 
 
@@ -124,7 +124,7 @@ def key(name: str) -> str:
 
 def variables_read(settings: Iterable[str]) -> set[str]:
     """Return the variables of the environment that are settings, or that other commands read."""
-    return _OTHER_VARIABLES | {variable(each) for each in settings}
+    return _OTHER_VARIABLES | {variable(name) for name in settings}
 
 
 def environment_without_settings() -> dict[str, str]:
@@ -137,7 +137,7 @@ def redact(value: object) -> object:
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, list | tuple):
-        return [redact(each) for each in value]
+        return [redact(element) for element in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -147,14 +147,14 @@ def refuse_misspelt_variables(settings: Iterable[str]) -> None:
     A ledger that is misspelt must not pass for the default one.
     """
     variables = variables_read(settings)
-    for each in os.environ:
-        if not each.startswith(PREFIX) or each in variables or _SERVICE_LINK.search(each):
+    for given in os.environ:
+        if not given.startswith(PREFIX) or given in variables or _SERVICE_LINK.search(given):
             continue
-        if os.environ[each].startswith(_SERVICE_LINK_VALUE):
+        if os.environ[given].startswith(_SERVICE_LINK_VALUE):
             continue
-        closest = _closest(each.removeprefix(PREFIX), sorted(name.removeprefix(PREFIX) for name in variables))
+        closest = _closest(given.removeprefix(PREFIX), sorted(name.removeprefix(PREFIX) for name in variables))
         if closest is not None:
-            raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {PREFIX}{closest}?")
+            raise ConfigurationError(f"nothing reads the environment's {given}; did you mean {PREFIX}{closest}?")
 
 
 def _closest(name: str, names: Sequence[str]) -> str | None:
@@ -163,7 +163,7 @@ def _closest(name: str, names: Sequence[str]) -> str | None:
     A slip is very like the name, or has its letters in another order. What begins as a ledger's variable is meant for
     it: nothing else has a ledger.
     """
-    same_letters = [each for each in names if sorted(each) == sorted(name)]
+    same_letters = [other for other in names if sorted(other) == sorted(name)]
     close = same_letters or get_close_matches(name, names, 1, _LIKE)
     return close[0] if close else "LEDGER" if name.startswith("LEDGER_") else None
 
@@ -183,7 +183,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 def _located_each(value: object, path: Path) -> object:
     if isinstance(value, list):
-        return [_located_each(each, path) for each in value]
+        return [_located_each(element, path) for element in value]
     return _located(value, path) if isinstance(value, str) else value
 
 
@@ -206,8 +206,8 @@ def split_name(text: str) -> tuple[str | None, str]:
 
 
 def _refuse_unknown(table: Mapping[str, object], names: Collection[str], path: Path, where: str) -> None:
-    for each in table:
-        if each not in names:
-            close = get_close_matches(each.replace("_", "-"), names, 1)
+    for key in table:
+        if key not in names:
+            close = get_close_matches(key.replace("_", "-"), names, 1)
             advice = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(names))}"
-            raise ConfigurationError(f"{path}: nothing is called {each!r}{where}; {advice}")
+            raise ConfigurationError(f"{path}: nothing is called {key!r}{where}; {advice}")

@@ -31,7 +31,7 @@ def rows_for(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> N
         from dpserve.training.errors import DataError
         from dpserve.training.inputs.columns import columns_from, encode_rows
 
-        check_names(named[0], [each["name"] for each in described])
+        check_names(named[0], [column["name"] for column in described])
         try:
             return encode_rows(columns_from(described), named[1], clip=clip)
         except DataError as error:
@@ -55,10 +55,10 @@ def rows_to_send(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) 
     """
     check_rows(X)
     described = model["feature_map"].get("columns") or ()
-    X = _without_others([each["name"] for each in described] or model["feature_names"], X)
-    if not any("encoder" in each for each in described) or (named := _rows_by_name(X)) is None:
+    X = _without_others([column["name"] for column in described] or model["feature_names"], X)
+    if not any("encoder" in column for column in described) or (named := _rows_by_name(X)) is None:
         return rows_for(model, X, clip=clip)
-    check_names(named[0], [each["name"] for each in described])
+    check_names(named[0], [column["name"] for column in described])
     return [{name: _in_json(value) for name, value in row.items()} for row in named[1]]
 
 
@@ -162,12 +162,12 @@ def _rows_by_name(X: Any) -> tuple[list[str], list[dict[str, object]]] | None:
 
 def _rows_by_place(X: Any, described: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, object]]] | None:
     """Return the names and the rows of an array with one value for each column; None for another, or other columns."""
-    if names_of(X) is not None or any(each["kind"] not in ("number", "integer", "boolean") for each in described):
+    if names_of(X) is not None or any(column["kind"] not in ("number", "integer", "boolean") for column in described):
         return None
     rows = np.asarray(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != len(described):
         return None
-    names = [each["name"] for each in described]
+    names = [column["name"] for column in described]
     return names, [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
 

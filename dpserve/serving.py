@@ -220,10 +220,10 @@ class ConfiguredService:
         loaded = await asyncio.to_thread(self._load_prepared, served) if isinstance(served, Prepared) else served
         models = Models(await self._predictors(ledger, loaded), self.settings.default)
         if answering:
-            for each in models:  # what answers charges by a journal of its own, which names the unit
-                await settle_unit(ledger, each.lineage, each.unit, by=options.operating_systems_user())
-            for each in models:
-                logs.log.info("serving %s: the model %s", each.name, each.certificate.model_id)
+            for model in models:  # what answers charges by a journal of its own, which names the unit
+                await settle_unit(ledger, model.lineage, model.unit, by=options.operating_systems_user())
+            for model in models:
+                logs.log.info("serving %s: the model %s", model.name, model.certificate.model_id)
         try:
             yield models
         finally:
@@ -238,17 +238,17 @@ class ConfiguredService:
     def _load_prepared(self, prepared: Prepared) -> dict[str, Model]:
         """Return the models by name. Raises CannotServe where another one, or none, lies in a folder by now."""
         loaded = dict[str, Model]()
-        for each in prepared.models:
+        for entry in prepared.models:
             try:
-                model = self._load(each.folder)
+                model = self._load(entry.folder)
             except TrainingError as refused:
                 raise CannotServe(str(refused)) from refused
-            if model.certificate.model_id != each.model_id:
+            if model.certificate.model_id != entry.model_id:
                 raise CannotServe(
-                    f"{each.folder} holds the model {model.certificate.model_id}, and not {each.model_id}, which was "
+                    f"{entry.folder} holds the model {model.certificate.model_id}, and not {entry.model_id}, which was "
                     "verified and paid for"
                 )
-            loaded[each.name] = model
+            loaded[entry.name] = model
         return loaded
 
     def _load_all(self, folders: Sequence[Path]) -> dict[str, Model]:
@@ -336,7 +336,7 @@ class ConfiguredService:
         authentication = Authentication(ledger, http.tokens, http.failed_tries)
         spans = None if http.tracing is None else RequestSpans(http.tracing)
         port = _grpc()(models, authentication, metrics, bodies, self.server.largest_body, http.log, spans)
-        longest = max((self.server.largest_body(len(each.certificate.feature_names)) for each in models), default=0)
+        longest = max((self.server.largest_body(len(model.certificate.feature_names)) for model in models), default=0)
         return port.listening(
             _address(self.settings.host, self.grpc_port),
             longest=longest,

@@ -242,7 +242,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     @property
     def bundles(self) -> tuple[NamedBundle, ...]:
         """The bundles, each with the name that its model is asked by."""
-        return tuple(_named_bundle(each) for each in self.bundle)
+        return tuple(_named_bundle(bundle) for bundle in self.bundle)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -309,4 +309,4 @@ def documentation() -> str:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part for each in text.split(",") if (part := each.strip()))
+    return tuple(part for word in text.split(",") if (part := word.strip()))

@@ -123,8 +123,8 @@ class NewBundle(FileOptions):
             return None
 
         lineage, declared = part_or_fault(self.lineage_name), part_or_fault(self._declared)
-        for each in (self._check_out, check):
-            part_or_fault(each)
+        for step in (self._check_out, check):
+            part_or_fault(step)
         records = None if declared is None else part_or_fault(lambda: self._records(*declared, blocks))
         if lineage is None or records is None or wrong:
             raise wrong[0] if len(wrong) == 1 else SeveralErrors(wrong)

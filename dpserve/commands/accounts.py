@@ -41,15 +41,15 @@ def list_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
     """List the lineages with their budgets."""
 
     async def read(opened: Ledger) -> list[list[LineageAccount | BlockAccount]]:
-        return [await opened.all_blocks(each.lineage) for each in await opened.lineages()]
+        return [await opened.all_blocks(lineage.lineage) for lineage in await opened.lineages()]
 
     listed = ledger.run(read)
     if as_json:
-        typer.echo(json.dumps([_exact(each) | _exact_blocks(blocks) for each, *blocks in listed]))
+        typer.echo(json.dumps([_exact(account) | _exact_blocks(blocks) for account, *blocks in listed]))
         return
     table = whole("lineage", *_FIGURES, "accepts")
     for blocks in listed:
-        for account in [each for each in blocks if _has_budget(each)] or blocks[:1]:
+        for account in [account for account in blocks if _has_budget(account)] or blocks[:1]:
             of_block = f", block {account.name}" if account.name else ""
             table.add_row(account.lineage + of_block, *_figures(account), account.budget.accepts)
     stdout_console().print(table, highlight=False)
@@ -76,7 +76,7 @@ def show_lineage(
     if as_json:
         spent_in = f"spent_pico{currency.name}"
         listed = [
-            {spent_in if each == "spent" else each: value for each, value in asdict(model).items()} for model in models
+            {spent_in if name == "spent" else name: value for name, value in asdict(model).items()} for model in models
         ]
         named = {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
         own = {"created": account.created, "models": listed}
@@ -90,9 +90,9 @@ def show_lineage(
         out.print(str(LineageForgotten(account.lineage)), highlight=False)
     out.print(f"privacy unit: {unit}", highlight=False)
     table = whole("model", "mechanism", "first charged", "last charged", "releases", currency.name)
-    for each in models:
-        row = (_shown_model(each.model), each.mechanism, _when(each.first), _when(each.last), str(each.releases))
-        table.add_row(*row, f"{currency.value(each.spent):.6g}")
+    for model in models:
+        row = (_shown_model(model.model), model.mechanism, _when(model.first), _when(model.last), str(model.releases))
+        table.add_row(*row, f"{currency.value(model.spent):.6g}")
     out.print(table, highlight=False)
     if blocks:
         out.print(_table_of_blocks(blocks, models), highlight=False)
@@ -111,8 +111,8 @@ def list_groups(lineage: LineageOption, as_json: bool = JSON) -> None:
     accounts, members = lineage.run_on(read)
     if as_json:
         listed = [
-            {"group": each.group, "display_name": each.display, "members": _members(each, members)} | _exact(each)
-            for each in accounts
+            {"group": group.group, "display_name": group.display, "members": _members(group, members)} | _exact(group)
+            for group in accounts
         ]
         typer.echo(json.dumps(listed))
         return
@@ -125,9 +125,9 @@ def list_(lineage: LineageOption, as_json: bool = JSON) -> None:
     accounts = lineage.run_on(Ledger.clients)
     if as_json:
         listed = [
-            {"client": each.client, "display_name": each.display, "group": each.group, "revoked": each.revoked}
-            | _exact(each)
-            for each in accounts
+            {"client": client.client, "display_name": client.display, "group": client.group, "revoked": client.revoked}
+            | _exact(client)
+            for client in accounts
         ]
         typer.echo(json.dumps(listed))
         return
@@ -195,7 +195,7 @@ def _has_budget(account: Account) -> bool:
 
 def _exact_blocks(blocks: Iterable[Account]) -> dict[str, object]:
     """Return the blocks that have names, for programs, where there are any."""
-    listed = [{"block": each.name} | _exact(each) for each in blocks]
+    listed = [{"block": account.name} | _exact(account) for account in blocks]
     return {"blocks": listed} if listed else {}
 
 
@@ -226,7 +226,7 @@ def _shown_name(name: str, display: str) -> str:
 
 
 def _members(group: GroupAccount, clients: Sequence[ClientAccount]) -> list[str]:
-    return [each.client for each in clients if each.group == group.group]
+    return [client.client for client in clients if client.group == group.group]
 
 
 def _status(client: ClientAccount) -> str:
@@ -236,7 +236,7 @@ def _status(client: ClientAccount) -> str:
 def _table_of_blocks(accounts: Sequence[BlockAccount], models: Sequence[ChargedModel]) -> Table:
     table = whole("block", *_FIGURES, "left", "by the models")
     for account in accounts:
-        paid = dict.fromkeys(_shown_model(each.model) for each in models if account.block in each.blocks)
+        paid = dict.fromkeys(_shown_model(model.model) for model in models if account.block in model.blocks)
         table.add_row(account.block, *_figures(account), account.budget.words(account.remaining), ", ".join(paid))
     return table
 
@@ -251,7 +251,7 @@ def _table_of_groups(accounts: Sequence[GroupAccount], clients: Sequence[ClientA
 
 def _table_of_clients(accounts: Sequence[ClientAccount]) -> Table:
     # What nobody uses is no column.
-    grouped = any(each.group for each in accounts)
+    grouped = any(account.group for account in accounts)
     more = ["group"] if grouped else []
     table = whole("client", *_FIGURES, *more, "status")
     for account in accounts:

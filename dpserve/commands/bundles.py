@@ -56,7 +56,7 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
             typer.echo(certificate.model_dump_json(indent=2))
         else:
             print_certificate(stdout_console(), certificate)
-            objections = (f"\n - {each}" for each in certificate.objections)
+            objections = (f"\n - {objection}" for objection in certificate.objections)
             stdout_console().print("It is unproven because:", *objections, highlight=False)
         typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
         return
@@ -68,7 +68,7 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
     print_certificate(stdout_console(), certificate)
     if evaluated is not None:
         print_evaluation(stdout_console(), evaluated)
-    assumptions = (f"\n - {each}" for each in certificate.assumptions)
+    assumptions = (f"\n - {assumption}" for assumption in certificate.assumptions)
     stdout_console().print("It holds if:", *assumptions, highlight=False)
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
 
@@ -314,8 +314,8 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     _add(table, "accuracy", evaluation.accuracy, ".4f")
     if evaluation.log_loss is not None:
         _add(table, f"log loss, each at most {evaluation.law.largest_loss:.3g}", evaluation.log_loss, ".4f")
-    for each in evaluation.calibration:
-        _add(table, f"right, of answers from {each.lower:g} to {each.upper:g} sure", each.right, ".3f")
+    for bin_ in evaluation.calibration:
+        _add(table, f"right, of answers from {bin_.lower:g} to {bin_.upper:g} sure", bin_.right, ".3f")
     if (curve := evaluation.roc) is not None:
         _add(table, f"area below the ROC curve of {evaluation.classes[1]}", curve.area, ".4f")
     for at in evaluation.coverage:

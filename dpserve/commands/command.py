@@ -85,7 +85,7 @@ def _words(field: FieldInfo, kind: Any) -> Any:
     """Return the type by which Typer reads the words of an option."""
     if bool in _parts(kind):
         return bool | None
-    if is_several(field) or any(get_origin(each) is list for each in _parts(kind)):
+    if is_several(field) or any(get_origin(inner) is list for inner in _parts(kind)):
         return list[str] | None
     return Path | None if Path in _parts(kind) else str | None
 

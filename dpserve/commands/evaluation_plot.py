@@ -35,7 +35,7 @@ def draw(path: Path, evaluation: "Evaluation") -> None:
 
 def drawable(evaluation: "Evaluation") -> tuple[Callable[["Axes", "Evaluation"], None], ...]:
     """Return what draws each part that the evaluation reports."""
-    sizes = [each.size for each in evaluation.coverage]
+    sizes = [point.size for point in evaluation.coverage]
     return (
         *((_calibration,) if evaluation.calibration else ()),
         *((_roc,) if evaluation.roc is not None else ()),
@@ -46,9 +46,9 @@ def drawable(evaluation: "Evaluation") -> tuple[Callable[["Axes", "Evaluation"],
 
 def _calibration(axes: "Axes", evaluation: "Evaluation") -> None:
     # Of a bin with few records or none the noise leaves nothing to see.
-    bins = [each for each in evaluation.calibration if each.right.upper - each.right.lower < 1]
+    bins = [bin_ for bin_ in evaluation.calibration if bin_.right.upper - bin_.right.lower < 1]
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
-    _with_intervals(axes, [(each.lower + each.upper) / 2 for each in bins], [each.right for each in bins])
+    _with_intervals(axes, [(bin_.lower + bin_.upper) / 2 for bin_ in bins], [bin_.right for bin_ in bins])
     axes.set(xlabel="probability of the likeliest class", ylabel="share that is right", title="Calibration")
     axes.set(xlim=(0, 1), ylim=(0, 1))
 
@@ -59,7 +59,7 @@ def _roc(axes: "Axes", evaluation: "Evaluation") -> None:
     false, true = rising(points)
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
     axes.plot(false, true)
-    ends = [[getattr(each.true_positives, end) for each in by_threshold(points)] for end in ("lower", "upper")]
+    ends = [[getattr(point.true_positives, end) for point in by_threshold(points)] for end in ("lower", "upper")]
     axes.fill_between(false, ends[0], ends[1], alpha=0.2)
     axes.set(xlabel="false positives\n(the rising curve nearest to the noisy points)", ylabel="true positives")
     axes.set(xlim=(0, 1), ylim=(0, 1), title=f"ROC: area {area.lower:.3f} to {area.upper:.3f}")
@@ -67,7 +67,7 @@ def _roc(axes: "Axes", evaluation: "Evaluation") -> None:
 
 def by_threshold(points: Sequence["RocPoint"]) -> list["RocPoint"]:
     """Return points of an ROC from the one where nothing is called positive to the one where everything is."""
-    return sorted(points, key=lambda each: -each.threshold)
+    return sorted(points, key=lambda point: -point.threshold)
 
 
 def rising(points: Sequence["RocPoint"]) -> tuple[Floats, Floats]:
@@ -79,27 +79,27 @@ def rising(points: Sequence["RocPoint"]) -> tuple[Floats, Floats]:
     from scipy.optimize import isotonic_regression
 
     sorted_points = by_threshold(points)
-    false = isotonic_regression([each.false_positives.estimate for each in sorted_points]).x
-    true = isotonic_regression([each.true_positives.estimate for each in sorted_points]).x
+    false = isotonic_regression([point.false_positives.estimate for point in sorted_points]).x
+    true = isotonic_regression([point.true_positives.estimate for point in sorted_points]).x
     return np.clip(false, 0.0, 1.0), np.clip(true, 0.0, 1.0)
 
 
 def _coverage(axes: "Axes", evaluation: "Evaluation") -> None:
-    asked = [each.asked for each in evaluation.coverage]
+    asked = [point.asked for point in evaluation.coverage]
     axes.plot([min(asked), 1], [min(asked), 1], color="grey", linestyle=":")
-    _with_intervals(axes, asked, [each.reached for each in evaluation.coverage])
+    _with_intervals(axes, asked, [point.reached for point in evaluation.coverage])
     axes.set(xlabel="coverage asked for", ylabel="coverage reached", title="Prediction sets")
 
 
 def _set_size(axes: "Axes", evaluation: "Evaluation") -> None:
-    sizes = [each.size for each in evaluation.coverage if each.size is not None]
-    _with_intervals(axes, [each.asked for each in evaluation.coverage], sizes)
+    sizes = [point.size for point in evaluation.coverage if point.size is not None]
+    _with_intervals(axes, [point.asked for point in evaluation.coverage], sizes)
     axes.set(xlabel="coverage asked for", ylabel="mean number of classes", title="Size of prediction sets")
 
 
 def _with_intervals(axes: "Axes", places: Sequence[float], intervals: Sequence[Interval]) -> None:
-    estimates = np.array([each.estimate for each in intervals])
+    estimates = np.array([interval.estimate for interval in intervals])
     # An estimate is drawn into its interval: noise may take it beyond what a share can be.
-    lower, upper = (np.array([getattr(each, end) for each in intervals]) for end in ("lower", "upper"))
+    lower, upper = (np.array([getattr(interval, end) for interval in intervals]) for end in ("lower", "upper"))
     middle = np.clip(estimates, lower, upper)
     axes.errorbar(places, middle, yerr=(middle - lower, upper - middle), fmt="o", capsize=3)

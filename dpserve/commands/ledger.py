@@ -89,9 +89,9 @@ def status(ledger: LedgerOption) -> None:
         return [
             (
                 account.lineage,
-                account.budget.currency.words(sum(each.spent for each in blocks))
-                + f" of {account.budget.currency.value(sum(each.budget.limit for each in blocks)):.6g}",
-                str(sum(each.releases for each in blocks)),
+                account.budget.currency.words(sum(block.spent for block in blocks))
+                + f" of {account.budget.currency.value(sum(block.budget.limit for block in blocks)):.6g}",
+                str(sum(block.releases for block in blocks)),
                 str(account.newest_receipt),
                 str(account.newest_act),
                 account.acts_head.hex()[:16],

@@ -170,15 +170,17 @@ def _print_answers(console: Console, plan: Plan) -> None:
         console.print(f"L2 sensitivity of a row's logits: {plan.sensitivity:.4g}", highlight=False)
     table = folding("mechanism", "--accepts", "noise multiplier", "queries")
     table.add_column("price of a row", overflow="fold", no_wrap=True)
-    for each in plan.options:
-        noise = "-" if each.noise_multiplier is None else f"{each.noise_multiplier:.4g}"
-        table.add_row(each.mechanism, each.accepts, noise, f"{plan.queries:,}", each.price)
+    for answer in plan.options:
+        noise = "-" if answer.noise_multiplier is None else f"{answer.noise_multiplier:.4g}"
+        table.add_row(answer.mechanism, answer.accepts, noise, f"{plan.queries:,}", answer.price)
     console.print(table, highlight=False)
     for name, why in plan.unavailable.items():
         console.print(f"{name} is unavailable: {why}.", highlight=False)
     if not plan.options:
         console.print("No mechanism can do that within the budget.")
-    drawn = [each.noise / each.noise_multiplier for each in plan.options if each.noise and each.noise_multiplier]
+    drawn = [
+        answer.noise / answer.noise_multiplier for answer in plan.options if answer.noise and answer.noise_multiplier
+    ]
     if plan.sensitivity is not None and max(drawn, default=0.0) > _OVERHEAD * plan.sensitivity:
         console.print(
             "With so much noise, what is drawn on the grid is more than planned, up to twice as much; the price holds."
@@ -278,7 +280,7 @@ def _plan_before_training(
     whole, rows = budget.limit, _Rows.of(given)
     found = rows.recommended(given, whole)
     if plot is not None:
-        names = [each.option for each in sorted(found.estimates, key=_log_loss)]
+        names = [estimate.option for estimate in sorted(found.estimates, key=_log_loss)]
         plot_options(
             plot, budget, found.option, names, points_about(budget, lambda whole: rows.recommended(given, whole))
         )
@@ -324,9 +326,9 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "warnings": found.warnings,
         "command": shown.command,
         "estimates": [
-            {"title": option_named(each.option).title, "has_intervals": each.interval is not None}
-            | {"accuracy" if name == "mean" else name: value for name, value in asdict(each).items()}
-            for each in found.estimates
+            {"title": option_named(estimate.option).title, "has_intervals": estimate.interval is not None}
+            | {"accuracy" if name == "mean" else name: value for name, value in asdict(estimate).items()}
+            for estimate in found.estimates
         ],
         "answers": None if shown.answers is None else shown.answers.model_dump(mode="json"),
     }
@@ -342,9 +344,9 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     )
     if found.estimates:
         table = Table("option", "paid for", "accuracy", "log loss", "intervals", "undecided", "set at 0.9")
-        for each in sorted(found.estimates, key=_log_loss):
-            option = option_named(each.option)
-            table.add_row(option.title, option.pays, *_figures(each))
+        for estimate in sorted(found.estimates, key=_log_loss):
+            option = option_named(estimate.option)
+            table.add_row(option.title, option.pays, *_figures(estimate))
         console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
@@ -358,21 +360,21 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         _print_answers(console, shown.answers)
 
 
-def _log_loss(each: Estimate) -> float:
+def _log_loss(estimate: Estimate) -> float:
     """Return what options are sorted by: those of unknown log loss last."""
-    return math.inf if each.log_loss is None else each.log_loss
+    return math.inf if estimate.log_loss is None else estimate.log_loss
 
 
-def _figures(each: Estimate) -> Sequence[str]:
+def _figures(estimate: Estimate) -> Sequence[str]:
     """Return what the table shows of an option.
 
     That is accuracy, log loss, intervals, the share of undecided answers, and the size of prediction sets.
     """
-    if each.mean is None:
+    if estimate.mean is None:
         return "unavailable", "", "", "", ""
-    spread = "" if each.spread is None else f" ± {each.spread:.3f}"
-    loss_words = "" if each.log_loss is None else f"{each.log_loss:.3f}"
-    width = "none" if each.interval is None else f"{each.interval:.2f} wide"
-    share = "not known" if each.undecided is None else f"{each.undecided:.0%}"
-    size_words = "not known" if each.set_size is None else f"{each.set_size:.2f}"
-    return f"{each.mean:.3f}{spread}", loss_words, width, share, size_words
+    spread = "" if estimate.spread is None else f" ± {estimate.spread:.3f}"
+    loss_words = "" if estimate.log_loss is None else f"{estimate.log_loss:.3f}"
+    width = "none" if estimate.interval is None else f"{estimate.interval:.2f} wide"
+    share = "not known" if estimate.undecided is None else f"{estimate.undecided:.0%}"
+    size_words = "not known" if estimate.set_size is None else f"{estimate.set_size:.2f}"
+    return f"{estimate.mean:.3f}{spread}", loss_words, width, share, size_words

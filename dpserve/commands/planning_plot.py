@@ -76,10 +76,12 @@ def _curve(name: str, points: Sequence[Point]) -> np.ndarray:
     rows = []
     for point in points:
         constant = point.found.constant
-        for each in point.found.estimates:
-            if each.option == name and each.mean is not None and constant is not None:
-                spread = each.spread or 0.0
-                rows.append((point.epsilon, each.mean - spread, each.mean, each.mean + spread, constant.accuracy))
+        for estimate in point.found.estimates:
+            if estimate.option == name and estimate.mean is not None and constant is not None:
+                spread = estimate.spread or 0.0
+                rows.append(
+                    (point.epsilon, estimate.mean - spread, estimate.mean, estimate.mean + spread, constant.accuracy)
+                )
     return np.array(rows)
 
 

@@ -105,13 +105,15 @@ def print_schedule(console: Console, shown: Schedule, note: str, command: str) -
 
     command: of the last one.
     """
-    simulated = any(each.accuracy is not None for each in shown.retrainings)
+    simulated = any(retraining.accuracy is not None for retraining in shown.retrainings)
     table = Table("retraining", "blocks", "records, about", *(["accuracy"] if simulated else []))
-    for each in shown.retrainings:
-        accuracy = "" if each.accuracy is None else f"{each.accuracy:.3f}"
-        accuracy += "" if each.spread is None else f" ± {each.spread:.3f}"
+    for retraining in shown.retrainings:
+        accuracy = "" if retraining.accuracy is None else f"{retraining.accuracy:.3f}"
+        accuracy += "" if retraining.spread is None else f" ± {retraining.spread:.3f}"
         known = (accuracy,) if simulated else ()
-        table.add_row(str(each.number), f"{each.first} to {each.last}", f"{each.records:,}", *known)
+        table.add_row(
+            str(retraining.number), f"{retraining.first} to {retraining.last}", f"{retraining.records:,}", *known
+        )
     console.print(table, highlight=False)
     console.print(note, highlight=False)
     models = "one model" if shown.window == 1 else f"up to {shown.window} models"

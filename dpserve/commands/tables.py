@@ -119,10 +119,10 @@ class FileOptions(RowsForm):
 def check_public(rows: Records, source: str) -> None:
     """Raise TrainingError where rows that are declared public are private records of any lineage."""
     records = KnownRecords(state_folder())
-    for lineage, each in records.among(records.digests(rows)).items():
-        keys = f", {each.units:,} of its keys or units" * bool(each.units)
+    for lineage, shared in records.among(records.digests(rows)).items():
+        keys = f", {shared.units:,} of its keys or units" * bool(shared.units)
         raise TrainingError(
-            f"{source} holds private records of the lineage {lineage!r}: {each.records:,} of its rows as they are"
+            f"{source} holds private records of the lineage {lineage!r}: {shared.records:,} of its rows as they are"
             f"{keys}. What is computed from them is not covered by any budget. Put rows that are public into a file of "
             "their own"
         )
@@ -171,8 +171,8 @@ def draft(
     with whole_file(out, text.encode()):
         pass
     typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
-    for each in missing:
-        typer.echo(f" - {each}")
+    for field in missing:
+        typer.echo(f" - {field}")
     of_label = "" if label == "label" else f" --label {label}"
     typer.echo(f"Next: dpserve plan --schema {out}{of_label} --n RECORDS --epsilon 1 --delta 1e-5")
 

@@ -71,7 +71,7 @@ class _Kinds(TyperGroup):
                 close = get_close_matches(kind.lower(), self.commands, 1)
                 question = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(self.commands)}."
                 ctx.fail(f"No kind of model is called {kind!r}. {question}")
-            others = [each for index, each in enumerate(args) if index != place]
+            others = [word for index, word in enumerate(args) if index != place]
             self._check_taken(ctx, kind, others)
             args = [kind, *others]
         return super().parse_args(ctx, args)
@@ -99,9 +99,10 @@ class _Kinds(TyperGroup):
     def _check_taken(self, ctx: Any, kind: str, args: list[str]) -> None:
         """Refuse an option that other kinds take, naming them."""
         flags = {
-            name: {flag for each in command.params for flag in each.opts} for name, command in self.commands.items()
+            name: {flag for parameter in command.params for flag in parameter.opts}
+            for name, command in self.commands.items()
         }
-        for word in (each.partition("=")[0] for each in args):
+        for word in (argument.partition("=")[0] for argument in args):
             takers = [name for name in flags if word in flags[name]]
             if takers and kind not in takers:
                 ctx.fail(f"{word} goes with {' or '.join(f'{ctx.command_path} {name}' for name in takers)}, not {kind}")
@@ -250,7 +251,7 @@ async def _budgets(certificate: ProvenCertificate) -> tuple[bool, list[str]]:
     if "://" not in location and not Path(location).exists():
         return False, []  # and looking makes none
     async with open_ledger(location, None) as ledger:
-        others = [each.lineage for each in await ledger.lineages() if each.lineage != certificate.lineage]
+        others = [account.lineage for account in await ledger.lineages() if account.lineage != certificate.lineage]
         try:
             await ledger.lineage(certificate.lineage)
         except UnknownLineage:
