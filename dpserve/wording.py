@@ -21,7 +21,7 @@ _TEXTS = frozenset({"decimal", "encoding", "features", "kind", "prediction_sets"
 """The options whose values are texts, which messages give as they are: Python puts them in quotation marks."""
 _BY_NAME = frozenset({"bounds", "classes", "missing"})
 """The options that Python takes as mappings: NAME=LOW:HIGH on the command line, {NAME: (LOW, HIGH)} there."""
-_PROPERTIES = {
+PROPERTIES = {
     "unknown_levels": ('"unknownLevels": "{}"', "Levels(..., unknown={!r})"),
     "decimal_char": ('"decimalChar": "{}"', "Number(..., decimal={!r})"),
     "group_char": ('"groupChar": "{}"', "Number(..., group={!r})"),
@@ -49,8 +49,8 @@ def as_flag(option: str, form: str = "") -> str:
     """Return an option as the command line writes it: `--missing COLUMN=VALUE`."""
     if option == "kind" and form:
         return f"'dpserve train {form}'"
-    if option in _PROPERTIES:
-        return _PROPERTIES[option][0].format(form)
+    if option in PROPERTIES:
+        return PROPERTIES[option][0].format(form)
     flag = _FLAGS.get(option, f"--{option.replace('_', '-')}")
     return f"{flag} {form}" if form else flag
 
@@ -70,8 +70,8 @@ def flags_of(options: Options) -> list[str]:
 
 def as_parameter(option: str, form: str = "") -> str:
     """Return an option as Python writes it: `Schema(missing={COLUMN: VALUE})`."""
-    if option in _PROPERTIES:
-        return _PROPERTIES[option][1].format(form)
+    if option in PROPERTIES:
+        return PROPERTIES[option][1].format(form)
     if option in _TEXTS and form:
         form = repr(form)
     return _written(option, _in_pairs(form) if option in _BY_NAME else form)

@@ -15,7 +15,7 @@ from dpserve.accounting.messages import Message, spelled
 from dpserve.classifier import PrivateClassifier
 from dpserve.settings import ServeSettings
 from dpserve.training.errors import DataError, SeveralErrors, WrongOption, WrongValue
-from dpserve.wording import as_flag, as_parameter
+from dpserve.wording import PROPERTIES, as_flag, as_parameter
 from tests.owners_commands import commands
 
 ROOT = Path(__file__).parents[1]
@@ -68,7 +68,7 @@ def test_a_message_is_written_down_and_never_put_together_of_what_it_says():
 def test_every_option_that_a_message_names_is_one_that_a_front_end_has():
     flags = {option.name for _, command in commands() for option in command.params}
     known = flags | set(inspect.signature(PrivateClassifier).parameters) | set(ServeSettings.model_fields)
-    known.add("lineage_budget")  # which both front ends have other names for
+    known |= {"lineage_budget", *PROPERTIES}  # which both front ends have other names for
     templates = {at: text.value for at, text in _templates() if isinstance(text, ast.Constant)}
     named = {(at, name) for at, text in templates.items() for _, name, _, _ in Formatter().parse(text) if name}
     assert {name for _, name in named} > {"tolerance", "lineage", "ledger_replicas"}

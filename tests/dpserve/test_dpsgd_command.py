@@ -35,15 +35,9 @@ def test_a_linear_head(own):
     assert json.loads(own("inspect", "model", "--json").stdout)["hidden"] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--hidden", "x"], "must be a whole number, not 'x'"),
-        (["--step-noise", "0.7", "--sampling-rate", "0.5"], "cost more than the budget"),
-    ],
-)
-def test_what_has_no_proof_is_refused_with_the_reason(own, arguments, said):
-    assert said in own.fails(*DPSGD, "--epsilon", "1", "--delta", "1e-5", "--n", "200", *arguments)
+def test_what_has_no_proof_is_refused_with_the_reason(own):
+    priced = ("--epsilon", "1", "--delta", "1e-5", "--n", "200", "--step-noise", "0.7", "--sampling-rate", "0.5")
+    assert "cost more than the budget" in own.fails(*DPSGD, *priced)
     assert not (own.folder / "model").exists()
 
 

@@ -40,6 +40,8 @@ def test_what_cannot_be_is_refused_with_the_reason(train):
     assert "these class sums are not possible: class sums are two releases, and cost at least 0.0008 rho" in cheap
     other = train("class-sums", "--lam", "3", *PRICE, "--out", "m", status=2).stderr
     assert "--lam goes with dpserve train weights or dpserve train head, not class-sums" in " ".join(other.split())
+    width = train("dpsgd", "--hidden", "x", *PRICE, "--n", "200", "--out", "m", status=2).stderr
+    assert "--hidden: must be a whole number, not 'x'" in width
     for unknown, said in (("shouts", "There are auto, class-sums, weights"), ("WIEGHTS", "Did you mean 'weights'?")):
         refused = train(unknown, "--out", "m", status=2).stderr
         assert f"No kind of model is called {unknown!r}. {said}" in " ".join(refused.split())
