@@ -25,8 +25,8 @@ from dpserve.training.feature_choice import Features
 from dpserve.training.fit import FittedModel, Request, check_abilities, check_needs, fit
 from dpserve.training.inputs.records import Records
 from dpserve.training.options import Options
-from dpserve.training.watchers import Event, Planned, Warned
 from dpserve.training.purchases import planned_purchase
+from dpserve.training.watchers import Event, Planned, Warned
 from dpserve.wording import as_flag
 
 
