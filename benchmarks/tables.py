@@ -168,12 +168,12 @@ def dpsgd(table: Path) -> None:
     """Run a few steps of DP-SGD: each takes the same memory."""
     from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
     from dpserve.mechanisms.randomness import SystemRandomness
-    from dpserve.training.kinds.dpsgd.choices import by_rule
+    from dpserve.training.kinds.dpsgd.choices import choices_for
     from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
     records, phi = _read_table(table)
     whole = whole_picorho("epsilon:1@1e-6")
-    choices = by_rule(len(records), mu_for(whole), 2 * (phi.dimension + 1), steps=5)
+    choices = choices_for(len(records), mu_for(whole), 2 * (phi.dimension + 1), steps=5)
     train_dpsgd(records, DpSgdRecipe("m", phi, choices, whole), "benchmark", SystemRandomness())
 
 

@@ -57,7 +57,7 @@ from dpserve.training.evaluation import Evaluation, Law, evaluate
 from dpserve.training.feature_choice import Features
 from dpserve.training.fit import Request, fit
 from dpserve.training.inputs.described import Schema
-from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.kind import needed_price
 from dpserve.training.kinds.loading import load_model
@@ -492,7 +492,7 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
             y = [values.get(name, name) for name in np.asarray(y).tolist()]
         try:
             records = self._rows_like(X, y)
-            noted = KnownRecords(state_folder())
+            noted = RecordRegistry(state_folder())
             digests = noted.digests(records)
             for lineage, shared in noted.among(digests).items():
                 if 2 * shared.records >= (total := len(digests.records)):

@@ -21,9 +21,9 @@ from dpserve.accounting.picorho import to_rho
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.errors import TrainingError, WrongOption
-from dpserve.training.evaluation import SHARES, Evaluation, Law, Part
+from dpserve.training.evaluation import SHARES, Evaluation, EvaluationPart, Law
 from dpserve.training.inputs.blocks import noted_in_blocks
-from dpserve.training.inputs.lineage import KnownRecords, check_lineage_name, overlap
+from dpserve.training.inputs.lineage import RecordRegistry, check_lineage_name, overlap_text
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.registry import kind_of
 from dpserve.training.pay_once.certificate import ReleaseCertificate
@@ -65,19 +65,19 @@ def evaluable(certificate: ModelCertificate, model: ReleasedModel | None) -> Rel
 
     model: None for one whose answers are paid for one by one.
     """
-    lack = kind_of(certificate).lack("evaluation")
+    lack = kind_of(certificate).limitation("evaluation")
     if lack is not None or model is None:
         raise TrainingError(f"{certificate.name}: {lack}")
     return model
 
 
-def parts_named(names: Sequence[str] | None) -> tuple[Part, ...] | None:
+def parts_named(names: Sequence[str] | None) -> tuple[EvaluationPart, ...] | None:
     """Return the parts of an evaluation that are named, None for all that a model has. Raises WrongOption."""
     if names is None:
         return None
     if set(names) - set(SHARES) or "accuracy" not in names:
         raise WrongOption("report", f"takes accuracy and any of {', '.join(list(SHARES)[1:])}, not {', '.join(names)}")
-    return cast(tuple[Part, ...], tuple(names))
+    return cast(tuple[EvaluationPart, ...], tuple(names))
 
 
 def published(certificate: ReleaseCertificate, evaluation: Evaluation) -> bytes:
@@ -95,11 +95,11 @@ def noted_rows(
     source: what the rows are called. Raises TrainingError for records, or units, that are in another
     lineage, or in another block: `noted_in_blocks`.
     """
-    known = KnownRecords(state)
+    known = RecordRegistry(state)
     digests = known.digests(records)
     with known.noted(lineage, digests, records.unit) as elsewhere:
         if elsewhere:
-            warning = overlap(lineage, digests, elsewhere)
+            warning = overlap_text(lineage, digests, elsewhere)
             remedy = Message(
                 "To let the lineage pay that has these rows, add {lineage:{}}; or take them out", next(iter(elsewhere))
             )

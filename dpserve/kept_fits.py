@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dpserve.training.bundles.sealing import write_folder
 from dpserve.training.errors import TrainingError
-from dpserve.training.inputs.lineage import Known, KnownRecords
+from dpserve.training.inputs.lineage import RecordDigests, RecordRegistry
 from dpserve.training.inputs.records import Records
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class KeptFit:
     folder: Path
     lineage: str
     unit: str | None
-    paid_records: KnownRecords
-    digests: Known
+    paid_records: RecordRegistry
+    digests: RecordDigests
 
     def check_new(self) -> None:
         """Raise TrainingError where a model of the lineage was paid for that any of the records trained."""
@@ -73,7 +73,7 @@ class KeptFits:
     def __init__(self, state: Path) -> None:
         """state: the owner's state folder."""
         self._folder = state / "fits"
-        self._paid_records = KnownRecords(self._folder)
+        self._paid_records = RecordRegistry(self._folder)
 
     def fit_of(self, records: Records, request: "Request", public: Records | None) -> KeptFit:
         """Return a fit. public: rows that the planner simulates on.

@@ -58,7 +58,7 @@ def running_services(
     """
     heads = [load_model(path) for path in bundles]
     for head in heads:
-        if (lack := kind_of(head).lack("audit")) is not None:
+        if (lack := kind_of(head).limitation("audit")) is not None:
             raise ValueError(f"{head.certificate.name}: {lack}")
     first, second = (getattr(head.certificate, "unit", None) for head in heads)
     if first != second:

@@ -18,7 +18,7 @@ from dpserve.training.inputs.records import Declaration
 from dpserve.training.inputs.schema import TableSchema, declaration_of
 from dpserve.training.kinds.cases import Estimate
 from dpserve.training.options import Options, option
-from dpserve.training.planning.recommendation import by_rule, by_simulation, numbers_to_cut
+from dpserve.training.planning.recommendation import numbers_to_cut, recommend_by_rule, recommend_by_simulation
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,19 @@ def plan(
         declared = _declaration(schema)
         shape = None if image_shape is None else shape_of(image_shape, None if declared is None else declared.features)
         if declared is None:
-            found = by_rule(n, len(schema.classes), whole, "table" if shape is None else "images")
+            found = recommend_by_rule(n, len(schema.classes), whole, "table" if shape is None else "images")
         else:
             modality = rules.modality_of(declared, shape)
-            found = by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
+            found = recommend_by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
     else:
         rows = public_records(schema, public)
         check_public(rows, "public=")
         declared = rows.declaration
         shape = None if image_shape is None else shape_of(image_shape, declared.features)
         with shares("simulating") as progress:
-            found = by_simulation(rows, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
+            found = recommend_by_simulation(
+                rows, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress
+            )
     kind, _ = found.training_options(n, whole, queries)
     features = features_of_rule(found.chosen.features, declared, image_shape)
     return Plan(kind, features, found.reason, found.warnings, found.estimates)

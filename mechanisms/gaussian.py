@@ -1,6 +1,5 @@
 """softmax(z + N(0, sigma^2 I)): the Gaussian mechanism on a row's logits."""
 
-import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,11 +74,11 @@ class Gaussian(Mechanism):
 
     def prepare(self, classes: int) -> None:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
-        rounded_gaussian(calibration(self, classes)[0])
+        rounded_gaussian(grid.gaussian_noise(self.mu, classes)[0])
 
     def answer_noise(self, sensitivity: Floats, classes: int) -> AnswerNoise:
         """See `Mechanism`. The scale is the standard deviation of the noise on each logit."""
-        scale, per_sensitivity = calibration(self, classes)
+        scale, per_sensitivity = grid.gaussian_noise(self.mu, classes)
         return AnswerNoise(GAUSSIAN, scale * grid.steps_of(sensitivity, per_sensitivity), rounding=0.5 / scale)
 
     def least_scale(self, sensitivity: Floats, classes: int) -> Floats:
@@ -99,16 +98,8 @@ class Gaussian(Mechanism):
         (`grid.validated`) and for a noise multiplier too large for the number of classes.
         """
         logits, sensitivity = grid.validate(logits, sensitivity)
-        scale, per_sensitivity = calibration(self, logits.shape[1])
+        scale, per_sensitivity = grid.gaussian_noise(self.mu, logits.shape[1])
         law = rounded_gaussian(scale)
         steps = grid.steps_of(sensitivity, per_sensitivity)
         words = randomness.words(logits.size * law.words_per_draw).reshape(*logits.shape, law.words_per_draw)
         return grid.softmax(grid.on_grid(logits, steps) + law.draw(words), steps)
-
-
-@functools.lru_cache
-def calibration(mechanism: Gaussian, classes: int) -> tuple[int, float]:
-    """Return the noise scale in steps and the step per unit of sensitivity."""
-    rounding = grid.ROUNDING * grid.square_root(classes)
-    scale = grid.gaussian_scale(mechanism.mu, rounding)
-    return scale, grid.step_per_sensitivity(scale, mechanism.mu, Fraction(1), rounding)

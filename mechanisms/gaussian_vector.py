@@ -1,6 +1,5 @@
 """N(0, sigma^2 I) drawn once, on a whole vector, such as weights or class sums."""
 
-import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -60,7 +59,7 @@ class GaussianVector:
         if not 2.0**-500 <= self.sensitivity <= grid.LARGEST_SENSITIVITY:
             raise ValueError(f"the sensitivity must be positive and at most 1e200, not {self.sensitivity}")
         sampling_error.check_release_rho(self.cost.rho)
-        calibration(self.mu, self.size)
+        grid.gaussian_noise(self.mu, self.size)
 
     @property
     def cost(self) -> Cost:
@@ -70,12 +69,14 @@ class GaussianVector:
     @property
     def step(self) -> float:
         """The grid step g: never so small that values up to 1024 would be clipped (`grid.SMALLEST_STEP`)."""
-        return max(math.nextafter(self.sensitivity * calibration(self.mu, self.size)[1], math.inf), grid.SMALLEST_STEP)
+        return max(
+            math.nextafter(self.sensitivity * grid.gaussian_noise(self.mu, self.size)[1], math.inf), grid.SMALLEST_STEP
+        )
 
     @property
     def standard_deviation(self) -> float:
         """sigma of the noise before it is rounded to the grid, S g: at least sensitivity / mu."""
-        return calibration(self.mu, self.size)[0] * self.step
+        return grid.gaussian_noise(self.mu, self.size)[0] * self.step
 
     def release(self, values: Floats, randomness: Randomness) -> Floats:
         """Return the values with noise, float64 of their shape. They are `size` many and finite.
@@ -122,7 +123,7 @@ class GaussianVector:
         """Return any number of values with noise of this law, of their shape."""
         if not np.isfinite(values).all():
             raise ValueError("every value must be finite")
-        law = rounded_gaussian(calibration(self.mu, self.size)[0])
+        law = rounded_gaussian(grid.gaussian_noise(self.mu, self.size)[0])
         step = self.step
         flat, noisy = values.ravel(), np.empty(values.size)
         for start in range(0, values.size, _PART):
@@ -174,14 +175,6 @@ def picorho_for(epsilon: float, delta: float) -> int:
 def mu_for(amount: int) -> float:
     """Return the largest mu that costs at most so many picorho."""
     return grid.round_down(grid.square_root_down(Fraction(2 * amount, picorho.PICORHO_PER_RHO)))
-
-
-@functools.lru_cache
-def calibration(mu: float, size: int) -> tuple[int, float]:
-    """Return the noise scale in steps and the step per unit of sensitivity."""
-    rounding = grid.ROUNDING * grid.square_root(size)
-    scale = grid.gaussian_scale(mu, rounding)
-    return scale, grid.step_per_sensitivity(scale, mu, Fraction(1), rounding)
 
 
 def least_price(size: int) -> int:

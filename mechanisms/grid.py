@@ -12,6 +12,7 @@ each of two neighbours is thus at most 1/2 + 2^-4 from clip(z/g), and for any no
     ||k - k'|| <= ||z - z'|| / g + ROUNDING ||(1, ..., 1)||,   ROUNDING = 2 (1/2 + 2^-4) = 9/8.
 """
 
+import functools
 import math
 from fractions import Fraction
 
@@ -92,6 +93,14 @@ def step_per_sensitivity(scale: int, strength: float, movement: Fraction, roundi
             f"{least:.4g}, not {strength:.4g}"
         )
     return round_up(movement / (allowed - rounding))
+
+
+@functools.lru_cache
+def gaussian_noise(mu: float, size: int) -> tuple[int, float]:
+    """Return the noise scale of so many values in steps, and the step per unit of sensitivity."""
+    rounding = ROUNDING * square_root(size)
+    scale = gaussian_scale(mu, rounding)
+    return scale, step_per_sensitivity(scale, mu, Fraction(1), rounding)
 
 
 def steps_of(sensitivity: Floats, per_sensitivity: float, smallest: float = SMALLEST_STEP) -> Floats:

@@ -62,7 +62,7 @@ class SelectedNeuron(Mechanism):
         sampling_error.check_row_rho(float(self.cost.rho))
         if self.selection_epsilon < SMALLEST_EPSILON:
             raise ValueError(f"the epsilon of the selection must be at least {SMALLEST_EPSILON:.4g}")
-        calibration(self.noise)
+        noise_scale(self.noise)
 
     @classmethod
     def at_price(cls, price: Price, classes: int) -> Self:
@@ -97,7 +97,7 @@ class SelectedNeuron(Mechanism):
     def answer_noise(self, sensitivity: Floats, classes: int) -> AnswerNoise:
         """See `Mechanism`. The noise is on the log-odds of the selected class."""
         del classes
-        scale, per_sensitivity = calibration(self.noise)
+        scale, per_sensitivity = noise_scale(self.noise)
         law = laws.GAUSSIAN if isinstance(self.noise, GaussianLoss) else laws.LAPLACE
         steps = grid.steps_of(sensitivity, per_sensitivity, _SMALLEST_STEP)
         return AnswerNoise(law, scale * steps, "log-odds", rounding=0.5 / scale)
@@ -137,7 +137,7 @@ class SelectedNeuron(Mechanism):
         first = selection.words_of(self.law, classes)
         words = randomness.words(rows * (first + law.words_per_draw)).reshape(rows, first + law.words_per_draw)
         selected = selection.select_by(self.law, logits, sensitivity, self.selection_epsilon, words[:, :first])
-        steps = grid.steps_of(sensitivity, calibration(self.noise)[1], _SMALLEST_STEP)
+        steps = grid.steps_of(sensitivity, noise_scale(self.noise)[1], _SMALLEST_STEP)
         noisy = log_odds_on_grid(logits, selected, steps) + law.draw(words[:, first:])
         return _spread(noisy * steps, selected, classes)
 
@@ -187,12 +187,12 @@ def _spread(log_odds: Floats, selected: Integers, classes: int) -> Floats:
 
 
 def _law(noise: GaussianLoss | LaplaceLoss) -> NoiseLaw:
-    scale, _ = calibration(noise)
+    scale, _ = noise_scale(noise)
     return rounded_gaussian(scale) if isinstance(noise, GaussianLoss) else rounded_laplace(scale)
 
 
 @functools.lru_cache
-def calibration(noise: GaussianLoss | LaplaceLoss) -> tuple[int, float]:
+def noise_scale(noise: GaussianLoss | LaplaceLoss) -> tuple[int, float]:
     """Return the noise scale in steps and the step per unit of sensitivity."""
     if isinstance(noise, GaussianLoss):
         scale, strength = grid.gaussian_scale(noise.mu, grid.ROUNDING), noise.mu

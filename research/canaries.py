@@ -19,7 +19,7 @@ from dpserve.training.features import rules
 from dpserve.training.fitting.network import Network
 from dpserve.training.kinds.cases import TOLERANCE, Case, Heads
 from dpserve.training.kinds.class_sums.train import train_class_sums
-from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.choices import choices_for
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
@@ -109,7 +109,7 @@ def _weights(case: Case, whole: int, canaries: int | None) -> Any:
 
 def _dpsgd(case: Case, whole: int, canaries: int | None) -> Any:
     feature_map = Heads(case).feature_map("modality")
-    choices = by_rule(len(case.y), mu_for(whole), Network((feature_map.dimension, case.classes)).size)
+    choices = choices_for(len(case.y), mu_for(whole), Network((feature_map.dimension, case.classes)).size)
     recipe = DpSgdRecipe("shown", feature_map, choices, whole)
     return train_dpsgd(case.records, recipe, "shown", _words(case, "dpsgd"), canaries=canaries)
 

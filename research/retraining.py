@@ -27,7 +27,7 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.network import Network
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.cases import Case, Heads
-from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.choices import choices_for
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.planning.options import DELTA
 from research.commands import program, run
@@ -105,7 +105,7 @@ def descended(records: Records, feature_map: FeatureMap, price: int, words: Any)
     """Return a model of DP-SGD, by the rules that `train` has. price: in picorho."""
     n = len(records)
     size = Network((feature_map.dimension, len(records.declaration.classes))).size
-    choices = by_rule(n, mu_for(price), size)
+    choices = choices_for(n, mu_for(price), size)
     recipe = DpSgdRecipe("month", feature_map, choices, price)
     return train_dpsgd(records, recipe, "months", words)
 

@@ -62,7 +62,7 @@ class Blocks(Options):
             raise WrongOption(
                 "lineage_epsilon", "is needed", remedy=Message("with {lineage_delta}, what each block opens with")
             )
-        if (by := self.block_by) is not None and (odd := [each for each in names if period_named(each, by) != each]):
+        if (by := self.block_by) is not None and (odd := [name for name in names if period_named(name, by) != name]):
             raise WrongOption("blocks", f"{odd[0]!r} is no {by}, as {_EXAMPLES[by]} is one")
         return BlockDeclaration(names, budget or "", self.block, by, leaves_out=self.leave_out_other_blocks == "yes")
 

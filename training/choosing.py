@@ -67,7 +67,7 @@ def choose_release(
     of the price; features that it buys for a part of that are in what the candidate costs. Raises TrainingError for
     a price that is too small for so many candidates, and what `kinds.train_and_save` raises.
     """
-    share = _share(job.paid, len(values))
+    share = _share(job.model_price, len(values))
     check_count(len(job.records))
     training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
     n = None if job.n is None else max(1, job.n * (ONE_IN - 1) // ONE_IN)
@@ -129,7 +129,9 @@ def keyed(records: Records, key: bytes) -> Iterator[bytes]:
 
 def parted(records: Records, key: bytes) -> tuple[Records, Records]:
     """Return the records that train, and those that validate: each by its own hash, or its unit's."""
-    validates = np.array([int.from_bytes(each[:8], "little") % ONE_IN == 0 for each in keyed(records, key)], dtype=bool)
+    validates = np.array(
+        [int.from_bytes(digest[:8], "little") % ONE_IN == 0 for digest in keyed(records, key)], dtype=bool
+    )
     if validates.all():
         raise TrainingError("there are too few records to choose by: none is left to train on")
     return records.taken(~validates), records.taken(validates)

@@ -71,9 +71,9 @@ from dpserve.training.intervals import CONFIDENCE, Interval, count_interval, rat
 from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.prediction_sets import By
 
-Part = Literal["accuracy", "log-loss", "calibration", "confusion", "roc", "coverage", "set-size"]
+EvaluationPart = Literal["accuracy", "log-loss", "calibration", "confusion", "roc", "coverage", "set-size"]
 
-SHARES: dict[Part, Fraction] = {
+SHARES: dict[EvaluationPart, Fraction] = {
     "accuracy": Fraction(7, 10),
     "log-loss": Fraction(1, 10),
     "calibration": Fraction(1, 10),
@@ -84,10 +84,10 @@ SHARES: dict[Part, Fraction] = {
 }
 """Shares of the price for what is reported, in proportion."""
 
-USUAL: tuple[Part, ...] = ("accuracy", "log-loss", "calibration", "confusion")
+USUAL: tuple[EvaluationPart, ...] = ("accuracy", "log-loss", "calibration", "confusion")
 """The parts that every classifier has."""
 
-_LACKING: dict[Part, str] = {
+_LACKING: dict[EvaluationPart, str] = {
     "roc": "it is of two classes; of more a record would count once for each class, in one curve of each",
     "coverage": "the model has no prediction sets",
     "set-size": "the model has no prediction sets",
@@ -111,9 +111,9 @@ ASSUMPTIONS = (
 """Assumptions of an evaluation's price."""
 
 
-def parts_of(classes: int, sets: By | None) -> tuple[Part, ...]:
+def possible_parts(classes: int, sets: By | None) -> tuple[EvaluationPart, ...]:
     """Return the parts that a model has. sets: how its prediction sets count; None where it has none."""
-    of_sets: tuple[Part, ...] = () if sets is None else ("coverage", "set-size")
+    of_sets: tuple[EvaluationPart, ...] = () if sets is None else ("coverage", "set-size")
     return (*USUAL, *(("roc",) if classes == 2 else ()), *of_sets)
 
 
@@ -151,7 +151,7 @@ class Law:
 
     mu: float
     classes: int
-    parts: tuple[Part, ...] = USUAL
+    parts: tuple[EvaluationPart, ...] = USUAL
     sets: By | None = None
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class Law:
             raise ValueError("an evaluation always reports accuracy: the other figures take its number of records")
         if self.classes < 2:
             raise ValueError(f"there must be at least 2 classes, not {self.classes}")
-        if lacking := set(self.parts) - set(parts_of(self.classes, self.sets)):
+        if lacking := set(self.parts) - set(possible_parts(self.classes, self.sets)):
             raise ValueError(f"{' and '.join(sorted(lacking))} cannot be reported: " + _LACKING[min(lacking)])
         _ = self.vector
 
@@ -177,10 +177,10 @@ class Law:
         return self.vector.cost
 
     @property
-    def sizes(self) -> dict[Part, int]:
+    def sizes(self) -> dict[EvaluationPart, int]:
         """Sizes of the parts, in the order in which they are released."""
         bins = len(EDGES) - 1
-        sizes: dict[Part, int] = {
+        sizes: dict[EvaluationPart, int] = {
             "accuracy": 2,
             "log-loss": 1,
             "calibration": 2 * bins,
@@ -192,7 +192,7 @@ class Law:
         return {part: size for part, size in sizes.items() if part in self.parts}
 
     @cached_property
-    def weights(self) -> dict[Part, int]:
+    def weights(self) -> dict[EvaluationPart, int]:
         """The summand of a record in its cell of each part, in steps of 2^-28: the squares add up to at most 2^56."""
         whole = sum(SHARES[part] for part in self.parts)
         return {part: math.isqrt(math.floor(SHARES[part] / whole * _GRID**2)) for part in self.sizes}
@@ -214,7 +214,7 @@ class Law:
         clipped = min(max(loss, 0.0), self.largest_loss) if loss == loss else self.largest_loss
         bins = len(EDGES) - 1
         place = min(max(int(np.searchsorted(EDGES, probabilities[likeliest], side="right")) - 1, 0), bins - 1)
-        cells: dict[Part, int] = {
+        cells: dict[EvaluationPart, int] = {
             "accuracy": 0 if right else 1,
             "calibration": 2 * place + (0 if right else 1),
             "confusion": label * self.classes + likeliest,
@@ -258,7 +258,7 @@ class Evaluation(BaseModel):
     """Random; the ledger's receipt names it."""
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     classes: tuple[str, ...] = Field(min_length=2)
-    parts: tuple[Part, ...]
+    parts: tuple[EvaluationPart, ...]
     mu: float = Field(gt=0, allow_inf_nan=False)
     cost: str
     """The cost to the held-out records, which follows from mu."""
@@ -294,7 +294,7 @@ class Evaluation(BaseModel):
         """The mechanism that released the counts."""
         return Law(self.mu, len(self.classes), self.parts, self.sets)
 
-    def counts(self, part: Part) -> Floats:
+    def counts(self, part: EvaluationPart) -> Floats:
         """Return the noisy counts of a part, (size,). Their noise has the deviation `noise(part)`."""
         start = 0
         for name, size in self.law.sizes.items():
@@ -303,7 +303,7 @@ class Evaluation(BaseModel):
             start += size
         raise KeyError(part)
 
-    def noise(self, part: Part) -> float:
+    def noise(self, part: EvaluationPart) -> float:
         """Return the standard deviation of the noise on each count of a part."""
         return self.law.vector.standard_deviation * _GRID / self.law.weights[part]
 
@@ -385,13 +385,13 @@ class Evaluation(BaseModel):
         loss, curve = self.log_loss, self.roc
         beside: dict[str, object] = {} if curve is None else {"roc": curve.model_dump(mode="json")}
         if at := self.coverage:
-            beside["coverage"] = [each.model_dump(mode="json") for each in at]
+            beside["coverage"] = [coverage.model_dump(mode="json") for coverage in at]
         return {
             "confidence": CONFIDENCE,
             "records": self.records.model_dump(),
             "accuracy": self.accuracy.model_dump(),
             "log_loss": None if loss is None else loss.model_dump(),
-            "calibration": [each.model_dump() for each in self.calibration],
+            "calibration": [bin_.model_dump() for bin_ in self.calibration],
             "confusion": [[cell.model_dump() for cell in row] for row in self.confusion],
             **beside,
         }
@@ -403,7 +403,7 @@ def evaluate(
     y: Integers,
     whole: int,
     randomness: Randomness,
-    parts: Sequence[Part] | None = None,
+    parts: Sequence[EvaluationPart] | None = None,
     *,
     units: Units | None = None,
     in_blocks: bool = False,
@@ -420,7 +420,7 @@ def evaluate(
     certificate = model.certificate
     sets, classes = certificate.prediction_sets, len(certificate.classes)
     by = None if sets is None else sets.by
-    asked = parts_of(classes, by) if parts is None else parts
+    asked = possible_parts(classes, by) if parts is None else parts
     law = Law(mu_for(whole), classes, tuple(part for part in SHARES if part in asked), by)
     least = None if sets is None else np.array([sets.least(level, classes) for level in evaluated_sets.LEVELS])
     check_count(len(y))

@@ -31,14 +31,14 @@ from dpserve.training.features.maps import Encoder
 from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.fields import checked_name
 from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks
-from dpserve.training.inputs.lineage import KnownRecords, advice, overlap
+from dpserve.training.inputs.lineage import RecordRegistry, advice, overlap_text
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds import registry as kinds
 from dpserve.training.kinds.kind import NEEDED_N, Ability, Job, Kind, declared_count, needed_price
 from dpserve.training.options import Options, option
 from dpserve.training.pay_once.prediction_sets import By
 from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
-from dpserve.training.sets_choice import by_rule as sets_by_rule
+from dpserve.training.sets_choice import sets_by_rule
 from dpserve.training.watchers import Planned, Unwatched, Warned, Watcher
 
 Name = Annotated[str, AfterValidator(checked_name)]
@@ -104,10 +104,10 @@ class Request(Options):
         """The kind that is asked for. Where the planner chooses, that of a head, which lacks the least."""
         return kinds.default_kind() if self.kind is None else kinds.kind_for(self.kind)
 
-    def lack(self, ability: Ability) -> str | None:
+    def limitation(self, ability: Ability) -> str | None:
         """Return why what is asked for cannot have something; None where it can."""
         if self.kind is not None:
-            return self.made_kind.lack(ability, self.kind)
+            return self.made_kind.limitation(ability, self.kind)
         paid_by_answer = ability == "sets" and self.queries is not None
         return Message("are for pay-once models, with {queries} left out") if paid_by_answer else None
 
@@ -151,7 +151,7 @@ def check_abilities(request: Request, *, unit: str | None, on_ray: bool = False)
         "sets": ("prediction_sets", makes_sets),
     }
     for ability, (field, is_asked) in asked.items():
-        if is_asked and (lack := request.lack(ability)):
+        if is_asked and (lack := request.limitation(ability)):
             raise WrongOption(field, lack)
     if on_ray and (request.kind is None or request.declared_blocks or has_encoder or makes_sets):
         raise WrongOption("engine", "takes a kind of model that is named, without blocks, encoder or prediction sets")
@@ -234,7 +234,7 @@ def _sets_of(request: Request, records: Records) -> By | None:
     asked = request.prediction_sets
     if asked != "auto":
         return None if asked == "off" else asked
-    if request.lack("sets") or not isinstance(records, Records):  # on a cluster there are none here
+    if request.limitation("sets") or not isinstance(records, Records):  # on a cluster there are none here
         return None
     mu = None if request.price is None else mu_for(min(request.price, LARGEST_PRICE))
     return sets_by_rule(request.n, len(records.declaration.classes), mu)
@@ -267,12 +267,12 @@ def noted_in_lineage(
     Gives the warning of a second budget, which the watcher hears of, too. accepted: whether the owner accepts one.
     Raises TrainingError for records, or units, that are in another lineage, unless the owner accepts that.
     """
-    known = KnownRecords(state)
+    known = RecordRegistry(state)
     digests = known.digests(records)
     with known.noted(lineage, digests, records.unit) as elsewhere:
         warning: str | None = None
         if elsewhere:
-            shared = overlap(lineage, digests, elsewhere)
+            shared = overlap_text(lineage, digests, elsewhere)
             if not accepted:
                 left = known.how_to_forget(elsewhere).rstrip(".")
                 keep = advice(lineage, elsewhere, here=known.has_any(digests, lineage))
@@ -288,9 +288,9 @@ def _planned(job: Job, request: Request, watcher: Watcher) -> tuple[Options, Job
     With them the share of the price that buys quantiles. Raises TrainingError for public rows that are private records.
     """
     # A simulation needs what training needs and more.
-    from dpserve.training.planning.recommendation import by_rule, by_simulation, numbers_to_cut
+    from dpserve.training.planning.recommendation import numbers_to_cut, recommend_by_rule, recommend_by_simulation
 
-    n, whole, declared, queries = job.declared, job.paid, job.records.declaration, request.queries
+    n, whole, declared, queries = job.record_count, job.model_price, job.records.declaration, request.queries
     shape = job.feature_map.image_shape if isinstance(job.feature_map, OfImages) else None
     public = None if request.public is None else request.public()
     if public is not None and (shared := rows_in_both(public, job.records)):
@@ -300,13 +300,15 @@ def _planned(job: Job, request: Request, watcher: Watcher) -> tuple[Options, Job
         )
     is_kept = request.features.is_kept
     if is_kept:
-        found = by_rule(n, len(declared.classes), whole, is_kept=True)
+        found = recommend_by_rule(n, len(declared.classes), whole, is_kept=True)
     elif public is not None:
         with watcher.shares("simulating") as progress:
-            found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
+            found = recommend_by_simulation(
+                public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress
+            )
     else:
         modality = rules.modality_of(declared, shape)
-        found = by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
+        found = recommend_by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
     watcher.hear(Planned(found.reason, found.warnings))
     options, price = found.training_options(n, whole, queries)
     kind = kinds.kind_for(options)

@@ -65,7 +65,7 @@ def option_of(options: "type[Options]", name: str, sentence: str | None = None, 
     """Declare a field as other options have one of this name. sentence, shown: in the place of that one's."""
     field = options.model_fields[name]
     more: Any = field.json_schema_extra
-    limits_ = {end: getattr(each, end) for each in field.metadata for end in _ENDS if hasattr(each, end)}
+    limits_ = {end: getattr(limit, end) for limit in field.metadata for end in _ENDS if hasattr(limit, end)}
     default = ... if field.is_required() else field.get_default()
     return Field(default, description=sentence or field.description, json_schema_extra=more | shown, **limits_)
 
@@ -103,9 +103,9 @@ class Options(BaseModel):
         if isinstance(value, os.PathLike) and str in types_ and Path not in types_:
             return os.fspath(value)
         values = value if isinstance(value, list | tuple) else (value,)
-        if any(isinstance(each, bool) for each in values) and types_ & {int, float} and bool not in types_:
+        if any(isinstance(item, bool) for item in values) and types_ & {int, float} and bool not in types_:
             raise WrongValue(name, _requirement(field, {"int_type"}), value=value)
-        plain = tuple(each.item() if getattr(each, "shape", None) == () else each for each in values)
+        plain = tuple(item.item() if getattr(item, "shape", None) == () else item for item in values)
         return plain if isinstance(value, list | tuple) else plain[0]
 
     def replaced(self, **changes: Any) -> Self:
@@ -159,9 +159,13 @@ class OneOf(Options):
         if word is not None and word not in list(members):
             raise WrongValue(cls.choice, f"must be one of {', '.join(members)}", value=word)
         candidates = list(members.values()) if word is None else [members[word]]
-        member = max(candidates, key=lambda each: len(words.keys() & each.model_fields.keys()))
+        member = max(candidates, key=lambda candidate: len(words.keys() & candidate.model_fields.keys()))
         for name in (name for name in words if name not in member.model_fields):
-            takers = [named(f"{cls.choice}:{each.word}") for each in members.values() if name in each.model_fields]
+            takers = [
+                named(f"{cls.choice}:{candidate.word}")
+                for candidate in members.values()
+                if name in candidate.model_fields
+            ]
             raise WrongOption(name, Message("goes with {}, not {}", Message(" or ").join(takers), member.word))
         return member(**words)
 
@@ -187,8 +191,8 @@ def _types(annotation: Any) -> Iterator[Any]:
 
 def _metadata(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) is Annotated:
-        for each in annotation.__metadata__:
-            yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+        for metadata in annotation.__metadata__:
+            yield from metadata.metadata if isinstance(metadata, FieldInfo) else (metadata,)
     for part in get_args(annotation):
         yield from _metadata(part)
 
@@ -196,7 +200,7 @@ def _metadata(annotation: Any) -> Iterator[Any]:
 def is_several(field: FieldInfo) -> bool:
     """Return whether a field's value is several of any number, which a person gives one by one."""
     parts = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
-    return any(get_origin(each) is tuple and get_args(each)[1:] == (...,) for each in (field.annotation, *parts))
+    return any(get_origin(part) is tuple and get_args(part)[1:] == (...,) for part in (field.annotation, *parts))
 
 
 def is_number(field: FieldInfo) -> bool:
@@ -207,22 +211,22 @@ def is_number(field: FieldInfo) -> bool:
 def words_of(field: FieldInfo) -> tuple[str, ...]:
     """Return all that a field's value may be, where that is listed."""
     parts = (field.annotation, *get_args(field.annotation))
-    return next((get_args(each) for each in parts if get_origin(each) is Literal), ())
+    return next((get_args(part) for part in parts if get_origin(part) is Literal), ())
 
 
 def limits(field: FieldInfo) -> dict[str, Any]:
     """Return the range of a field's numbers, by the words for its ends."""
     ends: dict[str, Any] = {}
-    for each in (*field.metadata, *_metadata(field.annotation)):
-        match each:
+    for limit in (*field.metadata, *_metadata(field.annotation)):
+        match limit:
             case Gt():
-                ends["above"] = each.gt
+                ends["above"] = limit.gt
             case Ge():
-                ends["at least"] = each.ge
+                ends["at least"] = limit.ge
             case Lt():
-                ends["below"] = each.lt
+                ends["below"] = limit.lt
             case Le():
-                ends["at most"] = each.le
+                ends["at most"] = limit.le
     return ends
 
 
@@ -276,8 +280,8 @@ def _fault(options: type[Options], error: ValidationError) -> WrongOption:
     if field is None or first["type"] == "value_error":
         text = first["msg"].removeprefix("Value error, ")
         return (WrongValue if text.startswith("must ") else WrongOption)(name, text, value=given)
-    of_field = {each["type"] for each in errors if each["loc"][:1] == first["loc"][:1]}
-    several = [each for each in errors if each["loc"][:1] == first["loc"][:1] and each["type"] in _RANGE]
+    of_field = {error["type"] for error in errors if error["loc"][:1] == first["loc"][:1]}
+    several = [error for error in errors if error["loc"][:1] == first["loc"][:1] and error["type"] in _RANGE]
     return WrongValue(name, _requirement(field, of_field), value=several[0]["input"] if several else given)
 
 

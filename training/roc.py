@@ -51,7 +51,7 @@ class Roc(BaseModel):
 
 def norm_up() -> Fraction:
     """Return the L2 norm of a record's own numbers before they are scaled, or slightly more, in whole records."""
-    return grid.square_root(sum(each * each for each in coefficients(CELLS))) / WHOLE
+    return grid.square_root(sum(coefficient * coefficient for coefficient in coefficients(CELLS))) / WHOLE
 
 
 def term(probabilities: Floats, label: int, weight: int) -> Integers:
@@ -64,7 +64,7 @@ def term(probabilities: Floats, label: int, weight: int) -> Integers:
     probability = np.nan_to_num(probabilities[1:2], nan=0.0)
     cell = int(cells_of(probability)[0]) // _TOGETHER
     scaled = Fraction(weight) / (norm_up() * WHOLE)
-    numbers[label, cell:] = [math.floor(each * scaled) for each in coefficients(CELLS)[: CELLS - cell]]
+    numbers[label, cell:] = [math.floor(coefficient * scaled) for coefficient in coefficients(CELLS)[: CELLS - cell]]
     return numbers.ravel()
 
 
@@ -81,7 +81,7 @@ def curve(counts: Floats, noise: float) -> Roc:
     # A step of 2^-28 of rounding for a record is far below the noise.
     numbers = counts.reshape(2, CELLS) * float(norm_up())
     deviation, inverse = noise * float(norm_up()), inverse_coefficients(CELLS)
-    sums = np.array([np.convolve(each, inverse)[:CELLS] for each in numbers])
+    sums = np.array([np.convolve(counts, inverse)[:CELLS] for counts in numbers])
     shared = (1 - CONFIDENCE) / (2 * (CELLS - 1))
     intervals = [[_share(row, cell, deviation, inverse, 1 - CONFIDENCE) for cell in range(CELLS - 1)] for row in sums]
     wide = [[_share(row, cell, deviation, inverse, shared) for cell in range(CELLS - 1)] for row in sums]
@@ -102,11 +102,11 @@ def _share(sums: Floats, cell: int, deviation: float, inverse: Floats, error: fl
 
 def _area(intervals: Sequence[Sequence[Interval]]) -> Interval:
     false, true = (
-        np.concatenate([[0.0], np.maximum.accumulate([each.estimate for each in row]), [1.0]]) for row in intervals
+        np.concatenate([[0.0], np.maximum.accumulate([cell.estimate for cell in row]), [1.0]]) for row in intervals
     )
     area = float(((true[1:] + true[:-1]) / 2) @ np.diff(false))
-    off = sum(max(max(each.upper - each.estimate, each.estimate - each.lower) for each in row) for row in intervals)
-    errors = [max(each.standard_error for each in row) for row in intervals]
+    off = sum(max(max(cell.upper - cell.estimate, cell.estimate - cell.lower) for cell in row) for row in intervals)
+    errors = [max(cell.standard_error for cell in row) for row in intervals]
     return Interval(
         estimate=area,
         standard_error=min(math.hypot(*errors), 0.5),

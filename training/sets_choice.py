@@ -10,10 +10,10 @@ _LEAST_OF_CLASS = 5_000
 """Declared records of a class, on average: with fewer, a tenth of them was worth more than a seed's spread."""
 
 _ENOUGH = 560
-"""Records held back, times mu: see `by_rule`."""
+"""Records held back, times mu: see `sets_by_rule`."""
 
 
-def by_rule(records: int | None, classes: int, mu: float | None) -> By | None:
+def sets_by_rule(records: int | None, classes: int, mu: float | None) -> By | None:
     """Return how `auto` makes prediction sets; None for none. records: declared. mu: of the price of the model.
 
     From 20,000 records on, and 5,000 of a class, holding back cost no more than what accuracy varies by from split to

@@ -34,7 +34,7 @@ from dpserve.commands.options import (
 )
 from dpserve.kept_fits import KeptFits
 from dpserve.training.bundles.sealing import CERTIFICATE_FILE
-from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.options import option
 
@@ -261,7 +261,7 @@ def forget_lineage(
     Its name is refused for good, so that no copy of a bundle opens it again; then its records are forgotten here, and
     can be trained on in another lineage. After a crash, say it again.
     """
-    name, known = lineage_named(lineage), KnownRecords(state_folder())
+    name, known = lineage_named(lineage), RecordRegistry(state_folder())
 
     async def apply(opened: Ledger) -> None:
         account = None

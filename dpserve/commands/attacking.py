@@ -197,11 +197,11 @@ def _say_budget(errors: Console, budget: Mapping[str, Any], *, chosen: bool) -> 
 
 def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:
     """Say how many non-members of an attack on a bundle are in its lineage, as far as this state folder knows."""
-    from dpserve.training.inputs.lineage import KnownRecords
+    from dpserve.training.inputs.lineage import RecordRegistry
     from dpserve.training.inputs.records import Declaration, Records, Units
     from dpserve.training.kinds.loading import load_model
 
-    records, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
+    records, certificate = RecordRegistry(options.state_folder()), load_model(bundle).certificate
     if others.units is None or not records.folder.exists():  # rows are known as a whole, and these are columns of them
         return
     names, feature_map = certificate.feature_names, certificate.feature_map

@@ -94,7 +94,7 @@ def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | No
 def print_certificate(console: Console, certificate: ModelCertificate) -> None:
     """Print a certificate for its owner: its own figures, what every certificate has, and what it costs."""
     kind = kind_of(certificate)
-    table = Table("what", "value", title=f"{kind.titled} {certificate.name}", title_justify="left")
+    table = Table("what", "value", title=f"{kind.table_title} {certificate.name}", title_justify="left")
     for what, value in (
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),

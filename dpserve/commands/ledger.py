@@ -355,14 +355,14 @@ async def _check_blocks_named(
 
     The store may have lost them, and what their records lost must not be charged elsewhere.
     """
-    from dpserve.training.inputs.lineage import KnownRecords
+    from dpserve.training.inputs.lineage import RecordRegistry
 
     account = await ledger.lineage(lineage)
     if declared.blocks is not None or not declared.releases or account.blocks:
         return
     if any(receipt.terms.blocks for journal in journals for receipt in journal.receipts):
         return  # they bring the blocks back, and these have to be named
-    if names := [block for block in KnownRecords(options.state_folder(), blocks_of=lineage).lineages if block]:
+    if names := [block for block in RecordRegistry(options.state_folder(), blocks_of=lineage).lineages if block]:
         raise CommandError(
             f"models of the lineage {lineage} were trained on blocks ({', '.join(names)}), which the store lost: name "
             "those whose models can have given the answers with --lost-blocks"

@@ -39,7 +39,12 @@ from dpserve.training.options import Options, option, option_of
 from dpserve.training.planning.answers import USUAL_QUERIES, Plan
 from dpserve.training.planning.answers import plan as plan_answers
 from dpserve.training.planning.options import kind_of_option, option_named
-from dpserve.training.planning.recommendation import Recommendation, by_rule, by_simulation, numbers_to_cut
+from dpserve.training.planning.recommendation import (
+    Recommendation,
+    numbers_to_cut,
+    recommend_by_rule,
+    recommend_by_simulation,
+)
 from dpserve.wording import flags_of
 
 BEFORE = "Before training"
@@ -222,9 +227,9 @@ class _Rows:
         """Return what is recommended for a budget in picorho."""
         if self.known is None:
             numbers = 1 if self.declared is None else numbers_to_cut(self.declared)
-            return by_rule(self.count, self.classes, whole, self.modality, numbers)
+            return recommend_by_rule(self.count, self.classes, whole, self.modality, numbers)
         with shares("simulating") as progress:
-            return by_simulation(
+            return recommend_by_simulation(
                 self.known,
                 n=given.n,
                 whole=whole,

@@ -17,7 +17,7 @@ from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.blocks import Period
 from dpserve.training.inputs.schema import declaration_of
 from dpserve.training.planning.options import option_named
-from dpserve.training.planning.retraining import Schedule, by_rule, by_simulation, retrainings_of
+from dpserve.training.planning.retraining import Schedule, retrainings_of, schedule_by_rule, schedule_by_simulation
 
 if TYPE_CHECKING:
     from dpserve.commands.planning import PlanOptions
@@ -52,7 +52,7 @@ def plan_retraining(given: "PlanOptions", of_block: BudgetOptions, *, as_json: b
     shape = given.shape_of_rows(None if rows is None else rows.declaration)
     if rows is not None:
         with shares("simulating") as progress:
-            found = by_simulation(
+            found = schedule_by_simulation(
                 rows, n=given.n, count=count, window=window, budget=budget, image_shape=shape, progress=progress
             )
         note = f"Accuracy on {len(rows)} rows of {given.public}, declared public."
@@ -61,7 +61,7 @@ def plan_retraining(given: "PlanOptions", of_block: BudgetOptions, *, as_json: b
         classes = given.classes if declared is None else len(declared.classes)
         if given.n is None or classes is None:
             raise typer.BadParameter("give --n, the records of all blocks, and --classes or --schema; or --public FILE")
-        found = by_rule(given.n, classes, count, window, budget, declared)
+        found = schedule_by_rule(given.n, classes, count, window, budget, declared)
         note = "No rows were given: --public FILE simulates each retraining on rows like yours."
     if as_json:
         figures = {"price_rho": to_rho(found.price), "note": note, "command": command_of(given, of_block, found)}

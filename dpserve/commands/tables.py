@@ -19,7 +19,7 @@ from dpserve.training.inputs.blocks import BlockDeclaration
 from dpserve.training.inputs.columns import Columns
 from dpserve.training.inputs.declared import values_of
 from dpserve.training.inputs.digits import load_digits
-from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.inputs.reading import LOCAL as LOCAL
 from dpserve.training.inputs.reading import RowsForm
 from dpserve.training.inputs.records import Records
@@ -118,7 +118,7 @@ class FileOptions(RowsForm):
 
 def check_public(rows: Records, source: str) -> None:
     """Raise TrainingError where rows that are declared public are private records of any lineage."""
-    records = KnownRecords(state_folder())
+    records = RecordRegistry(state_folder())
     for lineage, shared in records.among(records.digests(rows)).items():
         keys = f", {shared.units:,} of its keys or units" * bool(shared.units)
         raise TrainingError(

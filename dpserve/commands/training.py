@@ -177,7 +177,7 @@ for _kind in trainable_kinds().values():
     _add(_kind)
 
 
-_OWN = next(kind for kind in all_kinds().values() if kind.asked_by == "train-published")
+_OWN = next(kind for kind in all_kinds().values() if kind.command == "train-published")
 """The kind that has a command of its own."""
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 from dpserve.accounting.budgets import Budget
 from dpserve.training.kinds.planned import UNLIMITED
 from dpserve.training.planning.options import DELTA
-from dpserve.training.planning.recommendation import by_rule
+from dpserve.training.planning.recommendation import recommend_by_rule
 from research.comparison.cases import APART, NUMBERS, SUMMARISED, TABLE_FEW
 from research.comparison.options import COUNTS, OPTIONS, RIVALS
 from research.comparison.results import Cell, Cells
@@ -55,7 +55,7 @@ def beside_best(cells: Cells) -> Iterator[str]:
             here = [each for each in cells.values() if (each.dataset, each.epsilon) == (name, epsilon)]
             known = {each.option: each for each in here if each.log_loss is not None}
             whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
-            taken = known[by_rule(n, classes, whole, "table").option]
+            taken = known[recommend_by_rule(n, classes, whole, "table").option]
             best = min(known.values(), key=_log_loss)
             regrets.append(_log_loss(taken) - _log_loss(best))
             named = (f"{name} ({n:,}, {classes})", f"{epsilon:g}")

@@ -96,7 +96,7 @@ class SumsKind(PayOnceKind):
     sentence = "noisy sums of each class's features"
     options = Sums
     certificate_type = SumsCertificate
-    lacks = PayOnceKind.lacks | {
+    limitations = PayOnceKind.limitations | {
         "intervals": NO_INTERVALS,
         "units": "counts a record once, and sums of shares of records would be rounded",
     }
@@ -109,7 +109,7 @@ class SumsKind(PayOnceKind):
         tensors = map_.public_tensors()
         phi = map_(records.X, tensors)
         sums = np.stack([phi[records.y == label].sum(axis=0) for label in range(len(records.declaration.classes))])
-        law = GaussianVector(mu_for(job.paid), sums.size, 1.0)
+        law = GaussianVector(mu_for(job.model_price), sums.size, 1.0)
         bought = (*job.before, FEATURE_SUMS.bought(law.cost))
         certificate = SumsCertificate.fresh(
             job.name, records.declaration, map_, job.lineage, releases=bought, sharpness=options.sharpness

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dpserve.training.inputs.lineage import KnownRecords
+from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.kinds.loading import load_model
 
 CSV = "age,income,ok\n" + "".join(
@@ -84,7 +84,7 @@ def test_a_name_that_nobody_knows_is_not_used_up(run, misspelt):
 
 
 def test_one_that_is_trained_in_waits(run, misspelt):
-    known = KnownRecords(run.folder / "home")
+    known = RecordRegistry(run.folder / "home")
     (note,) = (run.folder / "home" / "trained" / "peolpe").glob("*.records")
     live = note.with_suffix(".records-note")
     holder = (
@@ -105,7 +105,7 @@ def test_one_that_is_trained_in_waits(run, misspelt):
 STEPS = (
     "dpserve.accounting.ledger.owner.Acts.act",
     "dpserve.accounting.ledger.owner.mark_forgotten",
-    "dpserve.training.inputs.lineage.KnownRecords.forget",
+    "dpserve.training.inputs.lineage.RecordRegistry.forget",
 )
 
 

@@ -16,7 +16,7 @@ from dpserve.training.planning import recommendation
 
 BUDGET = ["--epsilon", 3, "--delta", 1e-6]
 QUICK = {
-    **recommendation.by_simulation.__kwdefaults__,
+    **recommendation.recommend_by_simulation.__kwdefaults__,
     "seeds": 2,
     "options": ("class-sums", "weights", "per-query"),
 }
@@ -147,7 +147,7 @@ def test_choosing_before_training_by_rule(run):
 
 def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
     """A simulation says what its figures come from."""
-    monkeypatch.setattr(recommendation.by_simulation, "__kwdefaults__", QUICK)
+    monkeypatch.setattr(recommendation.recommend_by_simulation, "__kwdefaults__", QUICK)
     (tmp_path / "public.csv").write_text(PUBLIC)
     file = ["--label", "ok", "--ignore", "id", "--class-names", "no,yes", "--bounds", "0:60000"]
     budget = ["--epsilon", 8, "--delta", 1e-5, "--queries", 10, "--json"]
@@ -222,7 +222,9 @@ def test_public_rows_speak_for_crosses_and_the_printed_command_trains_on_them(tm
     for name, part in {"public": lines[:2000], "own": lines[2000:]}.items():
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,outcome", *part]))
     monkeypatch.setattr(
-        recommendation.by_simulation, "__kwdefaults__", {**QUICK, "options": ("dpsgd-quantiles", "dpsgd-crosses")}
+        recommendation.recommend_by_simulation,
+        "__kwdefaults__",
+        {**QUICK, "options": ("dpsgd-quantiles", "dpsgd-crosses")},
     )
     declared = ["--label", "outcome", "--bounds", "a=0:1", "--bounds", "b=0:1"]
     asked = ["--public", tmp_path / "public.csv", "--class-names", "same,other", *declared, "--n", 2000]
@@ -340,7 +342,7 @@ def test_public_images_speak_for_shades_and_the_printed_command_trains_on_them(t
     np.savez(tmp_path / "public.npz", X=X[:400], y=y[:400])
     np.savez(tmp_path / "own.npz", X=X[400:], y=y[400:])
     quick = {**QUICK, "options": ("dpsgd", "dpsgd-hog-fourier")}
-    monkeypatch.setattr(recommendation.by_simulation, "__kwdefaults__", quick)
+    monkeypatch.setattr(recommendation.recommend_by_simulation, "__kwdefaults__", quick)
     declared = ["--classes", "0,1", "--bounds", "0:1", "--image-shape", "12,12"]
     asked = ["--public", tmp_path / "public.npz", "--class-names", "0,1", "--bounds", "0:1", "--image-shape", "12,12"]
     said = words_of(tmp_path, *asked, "--n", 400, "--epsilon", 4, "--delta", 1e-5)
@@ -422,7 +424,7 @@ def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
 
 
 def test_a_plan_draws_each_option_against_the_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr(recommendation.by_simulation, "__kwdefaults__", QUICK)
+    monkeypatch.setattr(recommendation.recommend_by_simulation, "__kwdefaults__", QUICK)
     lines = [f"{'yes' if index % 3 else 'no'},{index % 3 + index / 90}" for index in range(60)]
     (tmp_path / "public.csv").write_text("\n".join(["ok,a", *lines]))
     few = ("--public", tmp_path / "public.csv", "--label", "ok", "--class-names", "no,yes", "--bounds", "0:4")

@@ -32,7 +32,7 @@ class Nameless(ClassSumsKind):
 
 
 class Lacking(ClassSumsKind):
-    lacks = {**ClassSumsKind.lacks, "wings": "it does not fly"}  # noqa: RUF012 - a constant of the class
+    limitations = {**ClassSumsKind.limitations, "wings": "it does not fly"}  # noqa: RUF012 - a constant of the class
 
 
 class Spendthrift(ClassSumsKind):
@@ -56,7 +56,7 @@ class Repeating(ClassSumsKind):
     def train(self, job, options):
         words = Seeded(1)
         model = train_class_sums(
-            job.records, job.name, job.feature_map, job.paid, job.lineage, words, before=job.before
+            job.records, job.name, job.feature_map, job.model_price, job.lineage, words, before=job.before
         )
         return save_class_sums(job.out, model)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpserve.mechanisms import gaussian, grid
+from dpserve.mechanisms import grid
 from dpserve.mechanisms.gaussian import Gaussian
 
 
@@ -24,7 +24,7 @@ def test_mu_is_rounded_up():
 def test_neighbours_on_the_grid_are_within_mu_standard_deviations(data, classes, multiplier, sensitivity, offset):
     """Rows start near half-steps in every coordinate and use the whole sensitivity: exactly, as integers."""
     mu = Gaussian(multiplier).mu
-    scale, per_sensitivity = gaussian.calibration(Gaussian(multiplier), classes)
+    scale, per_sensitivity = grid.gaussian_noise(Gaussian(multiplier).mu, classes)
     steps = grid.steps_of(np.array([sensitivity]), per_sensitivity)
     direction = np.array(data.draw(st.lists(st.floats(-1, 1), min_size=classes, max_size=classes)))
     direction = direction / max(float(np.linalg.norm(direction)), 1e-3)
@@ -40,7 +40,7 @@ def test_neighbours_on_the_grid_are_within_mu_standard_deviations(data, classes,
 def test_the_worst_rounding_in_every_coordinate_is_within_mu(data, classes, multiplier, sensitivity):
     """All coordinates move alike, each from just short of a half-step over it."""
     mu = Gaussian(multiplier).mu
-    scale, per_sensitivity = gaussian.calibration(Gaussian(multiplier), classes)
+    scale, per_sensitivity = grid.gaussian_noise(Gaussian(multiplier).mu, classes)
     steps = grid.steps_of(np.array([sensitivity]), per_sensitivity)
     signs = np.array(data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=classes, max_size=classes)))
     row = signs * (0.5 - 1e-6) * steps
@@ -55,7 +55,7 @@ def test_log_ratios_have_the_noise_that_the_multiplier_names(multiplier, seeded)
     sensitivity, count = 1e-3, 40_000
     answers = Gaussian(multiplier).release(np.tile([0.3, -0.1], (count, 1)), np.full(count, sensitivity), seeded(7))
     ratios = np.log(answers[:, 0]) - np.log(answers[:, 1])
-    scale, per_sensitivity = gaussian.calibration(Gaussian(multiplier), 2)
+    scale, per_sensitivity = grid.gaussian_noise(Gaussian(multiplier).mu, 2)
     deviation = scale * float(per_sensitivity) * sensitivity
     assert multiplier * sensitivity <= deviation <= 1.0102 * multiplier * sensitivity
     assert stats.kstest(ratios, stats.norm(0.4, math.sqrt(2) * deviation).cdf).pvalue > 1e-6
@@ -66,7 +66,7 @@ def test_noise_on_different_logits_is_independent(seeded):
     count, mechanism = 60_000, Gaussian(5.0)
     answers = mechanism.release(np.zeros((count, 5)), np.full(count, 0.01), seeded(9))
     differences = np.log(answers[:, 1:]) - np.log(answers[:, :1])
-    scale, per_sensitivity = gaussian.calibration(mechanism, 5)
+    scale, per_sensitivity = grid.gaussian_noise(mechanism.mu, 5)
     found = np.cov(differences.T) / (scale * float(per_sensitivity) * 0.01) ** 2
     np.testing.assert_allclose(found, np.eye(4) + 1, atol=6 * math.sqrt(8 / count))
 

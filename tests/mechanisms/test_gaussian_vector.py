@@ -11,7 +11,7 @@ from dpserve.accounting.budgets import Budget
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.accounting.sampling_error import LARGEST_RELEASE_RHO, LEAST_RELEASE_RHO
 from dpserve.mechanisms import grid
-from dpserve.mechanisms.gaussian_vector import GaussianVector, calibration, mu_for, whole_picorho
+from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
 
 from .conftest import Seeded
 
@@ -25,7 +25,7 @@ def test_neighbours_on_the_grid_are_never_further_apart_than_was_paid_for(
 ) -> None:
     """Worst cases of rounding are sought: values half a step from the grid, and a shift that rounds outwards."""
     vector = GaussianVector(mu, size, sensitivity)
-    scale = calibration(mu, size)[0]
+    scale = grid.gaussian_noise(mu, size)[0]
     step = vector.step
     rng = np.random.default_rng(seed)
     some = min(size, 2000)

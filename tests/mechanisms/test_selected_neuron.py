@@ -46,7 +46,7 @@ def test_log_odds_of_many_classes_are_as_exact_as_the_proof_says():
 @given(st.data(), st.sampled_from(NOISES), st.integers(2, 8), st.floats(1e-9, 1e3))
 def test_neighbours_on_the_grid_are_as_close_as_the_noise_allows(data, noise, classes, sensitivity):
     """Down the gradient: the selected logit up and one of the others down, by sensitivity / sqrt(2) each."""
-    scale, per_sensitivity = selected_neuron.calibration(noise)
+    scale, per_sensitivity = selected_neuron.noise_scale(noise)
     step = grid.steps_of(np.array([sensitivity]), per_sensitivity, selected_neuron._SMALLEST_STEP)
     row = np.array(data.draw(st.lists(st.floats(-20, 20), min_size=classes, max_size=classes)))
     neighbour = row.copy()
@@ -79,7 +79,7 @@ def test_the_log_odds_have_the_noise_that_is_paid_for(noise, seeded):
     exact = 6 - math.log(1 + math.e)
     scale = math.sqrt(2) * sensitivity / 0.3
     ideal = stats.norm(exact, scale) if isinstance(noise, GaussianLoss) else stats.laplace(exact, scale)
-    scale_in_steps, per_sensitivity = selected_neuron.calibration(noise)
+    scale_in_steps, per_sensitivity = selected_neuron.noise_scale(noise)
     assert scale <= scale_in_steps * float(per_sensitivity) * sensitivity <= 1.0102 * scale
     spread = (odds - exact) * scale / (scale_in_steps * float(per_sensitivity) * sensitivity) + exact
     assert stats.kstest(spread, ideal.cdf).pvalue > 1e-6

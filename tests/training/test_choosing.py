@@ -275,7 +275,7 @@ def test_features_of_a_candidate_of_its_own_are_in_what_it_costs(tmp_path):
     def candidate(given: tuple[Options, Job], option: str, value: int) -> tuple[Options, Job]:
         kind, job = given
         features, cost = cut(job.records, value)
-        left = job.paid - cost.picorho
+        left = job.model_price - cost.picorho
         return kind.replaced(lam=1.0), replace(job, feature_map=features, before=(CUTS.bought(cost),), price=left)
 
     values = {"quantiles": 1, "bins": 2}

@@ -16,7 +16,7 @@ from dpserve.training.holding_back import hold_back, own_probabilities
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, record_parts
-from dpserve.training.sets_choice import by_rule
+from dpserve.training.sets_choice import sets_by_rule
 from dpserve.wording import as_flag, as_parameter
 from tests.seeded import Seeded
 from tests.training.conftest import terms
@@ -167,17 +167,17 @@ def test_a_model_that_can_have_none_says_why(request_, tmp_path):
 
 
 def test_by_rule_sets_are_made_where_noise_leaves_them_small():
-    assert by_rule(None, 2, 1.0) is None
-    assert by_rule(LEAST_RECORDS - 1, 2, 1.0) is None
-    assert by_rule(LEAST_RECORDS, 2, None) is None
-    assert by_rule(LEAST_RECORDS, 2, 1.0) == "class"
-    assert by_rule(LEAST_RECORDS, 2, 0.4) == "all"
-    assert by_rule(LEAST_RECORDS, 2, 0.1) is None
-    assert by_rule(LEAST_RECORDS, 5, 1.0) is None
-    assert by_rule(25_000, 5, 1.0) == "all"
+    assert sets_by_rule(None, 2, 1.0) is None
+    assert sets_by_rule(LEAST_RECORDS - 1, 2, 1.0) is None
+    assert sets_by_rule(LEAST_RECORDS, 2, None) is None
+    assert sets_by_rule(LEAST_RECORDS, 2, 1.0) == "class"
+    assert sets_by_rule(LEAST_RECORDS, 2, 0.4) == "all"
+    assert sets_by_rule(LEAST_RECORDS, 2, 0.1) is None
+    assert sets_by_rule(LEAST_RECORDS, 5, 1.0) is None
+    assert sets_by_rule(25_000, 5, 1.0) == "all"
     assert one_in(LEAST_RECORDS) == 10
     assert one_in(None) == 6
-    assert by_rule(10**7, 2, 1.0) is None
+    assert sets_by_rule(10**7, 2, 1.0) is None
 
 
 def test_off_holds_nothing_back(tmp_path):

@@ -113,8 +113,8 @@ def test_choices_of_the_convexified_objective_go_together():
             Head(lam=1, **given)
         assert refused.value.field == field
     convexified = Head(objective="convexified", alpha=0.5, least_records=9)
-    assert kind_named("head").lack("units", convexified) is not None
-    assert kind_named("head").lack("units", Head()) is None
+    assert kind_named("head").limitation("units", convexified) is not None
+    assert kind_named("head").limitation("units", Head()) is None
 
 
 def test_options_cannot_be_changed_and_are_shown_by_what_they_are():

@@ -58,9 +58,9 @@ def _gradients(graph: Graph, pixels: str, shape: hog.Shape) -> str:
     if channels > 1:
         squares = graph("Add", graph("Mul", x, x), graph("Mul", y, y))
         longest = graph("ArgMax", squares, axis=3, keepdims=1)
-        x, y = (graph("GatherElements", each, longest, axis=3) for each in (x, y))
+        x, y = (graph("GatherElements", gradient, longest, axis=3) for gradient in (x, y))
     last = graph.integers([3])
-    x, y = (graph("Squeeze", each, last) for each in (x, y))
+    x, y = (graph("Squeeze", gradient, last) for gradient in (x, y))
     right, up, left, down = graph("Abs", x), graph("Abs", y), graph("Neg", x), graph("Neg", y)
     votes = [
         graph("Sub", x, up),

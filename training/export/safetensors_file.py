@@ -24,5 +24,5 @@ def safetensors_file(classifier: Classifier) -> bytes:
     if classifier.centre is not None:
         arrays["centre"] = classifier.centre
     described = {"computes": _COMPUTES, "activation": classifier.activation}
-    contiguous = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     return save(contiguous, metadata=classifier.metadata | described)

@@ -63,8 +63,8 @@ class OnnxEncoder:
             raise TrainingError(
                 f"{features} values of a row cannot be shared out among {len(given)} inputs of the encoder"
             )
-        self._inputs = [_input_of(each, features // len(given)) for each in given]
-        self._batch = 1 if any(each.shape[0] == 1 for each in given) else LARGEST_BATCH
+        self._inputs = [_input_of(node, features // len(given)) for node in given]
+        self._batch = 1 if any(node.shape[0] == 1 for node in given) else LARGEST_BATCH
         self._features = features
         self._output = self._session.get_outputs()[0].name
         self._checked = False
@@ -140,7 +140,7 @@ def _input_of(given: Any, size: int) -> _Input:
     known = math.prod(side for side in sides if isinstance(side, int))
     open_ = sum(not isinstance(side, int) for side in sides)
     side = round((size / known) ** (1 / open_)) if open_ and known else 0
-    shape = tuple(each if isinstance(each, int) else side for each in sides)
+    shape = tuple(length if isinstance(length, int) else side for length in sides)
     if math.prod(shape) != size:
         raise TrainingError(f"the encoder's input {given.name!r} takes {_written(sides)} values, and a row has {size}")
     return _Input(given.name, _TYPES[given.type], shape)

@@ -169,7 +169,7 @@ def _votes(pixels: Floats) -> Floats:
         x, y = x[..., 0], y[..., 0]
     else:
         longest = np.argmax(x * x + y * y, axis=3)[..., None]
-        x, y = (np.take_along_axis(each, longest, axis=3)[..., 0] for each in (x, y))
+        x, y = (np.take_along_axis(gradient, longest, axis=3)[..., 0] for gradient in (x, y))
     votes = np.empty((len(x), DIRECTIONS, *x.shape[1:]))
     right, up = np.abs(x), np.abs(y)
     np.subtract(x, up, out=votes[:, 0])

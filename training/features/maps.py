@@ -21,7 +21,7 @@ HeadFeatureMap = Annotated[AnyFeatureMap | Encoder, Field(discriminator="kind")]
 """Those that a head, or a pay-once model, may stand on."""
 
 FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
-    each.model_fields["kind"].default: each for each in get_args(get_args(AnyFeatureMap)[0])
+    feature_map.model_fields["kind"].default: feature_map for feature_map in get_args(get_args(AnyFeatureMap)[0])
 }
 """Those that need no file, by name."""
 

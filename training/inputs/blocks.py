@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from dpserve.accounting.ledger.receipts import paying
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import TrainingError
-from dpserve.training.inputs.lineage import KnownRecords, Shared
+from dpserve.training.inputs.lineage import Overlap, RecordRegistry
 from dpserve.training.inputs.records import Digests, Records
 
 if TYPE_CHECKING:
@@ -139,11 +139,11 @@ class BlockDeclaration:
 def noted_in_blocks(records: Records, lineage: str, state: Path, *, equal_rows_are_others: bool) -> Iterator[None]:
     """Note which records and units are in which block while something is done, and for good when it has succeeded.
 
-    Records of no declared block are the unnamed one's. As lineages are (`KnownRecords`), in a folder of each
+    Records of no declared block are the unnamed one's. As lineages are (`RecordRegistry`), in a folder of each
     lineage's. Raises TrainingError for a unit that is in another
     block, and for records whose whole rows are in another one, unless the owner says that these are other people's.
     """
-    registry = KnownRecords(state, blocks_of=lineage)
+    registry = RecordRegistry(state, blocks_of=lineage)
     with ExitStack() as stack:
         for block, elsewhere in _note_parts(registry, records, stack):
             for other, shared in elsewhere.items():
@@ -152,8 +152,8 @@ def noted_in_blocks(records: Records, lineage: str, state: Path, *, equal_rows_a
 
 
 def _note_parts(
-    registry: KnownRecords, records: Records, stack: ExitStack
-) -> Iterator[tuple[str, Mapping[str, Shared]]]:
+    registry: RecordRegistry, records: Records, stack: ExitStack
+) -> Iterator[tuple[str, Mapping[str, Overlap]]]:
     """Note each block's records until the stack ends; yield the block, and what others have of it."""
     for place, block in enumerate(paying(records.declaration.blocks)):
         part = _part_of(records, place)
@@ -162,7 +162,7 @@ def _note_parts(
             yield block, stack.enter_context(noted)
 
 
-def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_others: bool) -> None:
+def _check_apart(block: str, other: str, shared: Overlap, *, equal_rows_are_others: bool) -> None:
     if shared.units:
         raise TrainingError(
             f"{shared.units:,} units of {_called(block)} are in {_called(other)}, too: a unit is in one block, whose "

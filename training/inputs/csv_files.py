@@ -95,8 +95,8 @@ class CsvFile(TablePart):
         try:
             with self._lines() as lines:
                 reader = csv.reader(lines, delimiter=self._delimiter)
-                for each in reader:
-                    before += bool(each)
+                for line in reader:
+                    before += bool(line)
                     if before == row + 1:
                         return f"line {reader.line_num}"
         except (csv.Error, OSError, pa.ArrowException, UnicodeDecodeError):

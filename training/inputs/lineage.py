@@ -77,14 +77,14 @@ _UNNAMED = "_"
 """The folder of a lineage's block without a name: no name is written like this."""
 
 
-class Known(NamedTuple):
+class RecordDigests(NamedTuple):
     """Keyed digests of records, and of units and records' keys: sorted, each once."""
 
     records: Digests
     units: Digests
 
 
-class Shared(NamedTuple):
+class Overlap(NamedTuple):
     """Counts of what is in another lineage: records, and units or keys."""
 
     records: int = 0
@@ -96,7 +96,7 @@ class Shared(NamedTuple):
         return bool(self.records or self.units)
 
 
-class KnownRecords:
+class RecordRegistry:
     """Which records were trained on in which lineage, as keyed digests in the owner's state folder."""
 
     def __init__(self, folder: Path, *, blocks_of: str | None = None) -> None:
@@ -109,14 +109,14 @@ class KnownRecords:
         self._whole = blocks_of
         self.folder = folder / "trained" if blocks_of is None else self._blocks / check_lineage_name(blocks_of)
 
-    def digests(self, records: Records) -> Known:
+    def digests(self, records: Records) -> RecordDigests:
         """Return the keyed digests of every row of the source, what is picked from it or not, and of every name."""
         key = owner_key(self._key)
         units = None if records.units is None else records.units.names
-        names = [each for each in (units, records.ids) if each is not None]
+        names = [names_of_kind for names_of_kind in (units, records.ids) if names_of_kind is not None]
         named = np.concatenate([np.empty((0, _DIGEST_BYTES), np.uint8), *names])
         rows, all_names = _keyed(key, _OF_RECORD, _blocks(records.source)), _keyed(key, _OF_NAME, named)
-        return Known(sorted_once(rows), sorted_once(all_names))
+        return RecordDigests(sorted_once(rows), sorted_once(all_names))
 
     def digest_of(self, records: Records) -> bytes:
         """Return a keyed digest of the rows of the source, in any order, each as often as it is there."""
@@ -126,7 +126,7 @@ class KnownRecords:
         return hmac.digest(owner_key(self._key), _OF_ALL + ordered.tobytes(), "sha256")
 
     @contextmanager
-    def noted(self, lineage: str, digests: Known, unit: str | None = None) -> Iterator[Mapping[str, Shared]]:
+    def noted(self, lineage: str, digests: RecordDigests, unit: str | None = None) -> Iterator[Mapping[str, Overlap]]:
         """Note that records and units are in a lineage, and yield in which others they are, with those that train now.
 
         The note is there before the others are looked through: of two trainings at once that share a record at least
@@ -162,7 +162,7 @@ class KnownRecords:
         notes = files_in(self._folder_of(lineage)).get(_ROWS + NOTE, ())
         return [path.stem for path in notes if is_ended(path)]
 
-    def has_any(self, digests: Known, lineage: str) -> bool:
+    def has_any(self, digests: RecordDigests, lineage: str) -> bool:
         """Tell whether any of these are in a lineage already, by trainings that are done or were killed."""
 
         def look(paths: Paths) -> bool:
@@ -211,12 +211,12 @@ class KnownRecords:
             f"released, and you can remove what it left: {' '.join(left)}."
         )
 
-    def among(self, digests: Known, lineage: str | None = None) -> Mapping[str, Shared]:
+    def among(self, digests: RecordDigests, lineage: str | None = None) -> Mapping[str, Overlap]:
         """Return how many records, and units, are in each lineage that has any, by its name, those with most first.
 
         lineage: the one to leave out.
         """
-        shared: dict[str, Shared] = {}
+        shared: dict[str, Overlap] = {}
         for name, folder in self._folders().items():
             if name != lineage:
                 shared[name] = unchanged(folder, lambda paths: _shared(paths, digests))
@@ -232,20 +232,20 @@ class KnownRecords:
         return {"" if folder.name == _UNNAMED else folder.name: folder for folder in folders}
 
 
-def _shared(paths: Paths, digests: Known) -> Shared:
+def _shared(paths: Paths, digests: RecordDigests) -> Overlap:
     """Return what is in a lineage's files."""
-    shared = [np.zeros(len(each), dtype=np.bool_) for each in digests]
+    shared = [np.zeros(len(kind), dtype=np.bool_) for kind in digests]
     for path in (path for suffix in (_ROWS, _ROWS + NOTE) for path in paths.get(suffix, ())):
         for mask, mine in zip(shared, digests, strict=True):
             mask |= in_others(mine, mapped(path, _DIGEST))
-    return Shared(*(int(mask.sum()) for mask in shared))
+    return Overlap(*(int(mask.sum()) for mask in shared))
 
 
 def _note(folder: Path, token: str) -> Path:
     return folder / f"{token}{_ROWS}{NOTE}"
 
 
-def _write_notes(folder: Path, token: str, digests: Known, unit: str | None) -> int:
+def _write_notes(folder: Path, token: str, digests: RecordDigests, unit: str | None) -> int:
     """Write a training's digests; return what locks them. Raises OSError."""
     rows = _note(folder, token)
     both = sorted_once(np.concatenate(digests)).tobytes()
@@ -338,7 +338,7 @@ def _keyed(key: bytes, purpose: bytes, blocks: NDArray[np.uint8]) -> Digests:
     return keyed
 
 
-def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> str:
+def overlap_text(lineage: str, digests: RecordDigests, elsewhere: Mapping[str, Overlap]) -> str:
     """Say how many of a lineage's records, and units, are in which others."""
 
     def counted(*counts: int) -> str:
@@ -346,8 +346,8 @@ def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> st
         return " and ".join(f"{count:,} {kind}{'s' * (count != 1)}" for count, kind in zip(counts, kinds, strict=False))
 
     faults = [
-        f"{counted(*each)} {'is' if sum(each) == 1 else 'are'} in the lineage {other!r} as well"
-        for other, each in elsewhere.items()
+        f"{counted(*shared)} {'is' if sum(shared) == 1 else 'are'} in the lineage {other!r} as well"
+        for other, shared in elsewhere.items()
     ]
     by_name = " Units are known by their names: others that have the same ones count as they do."
     by_row = (
@@ -356,10 +356,10 @@ def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> st
     )
     return (
         f"Of the {counted(len(digests.records), len(digests.units))} of the lineage {lineage!r}, {', '.join(faults)}. "
-        + by_row * any(each.records for each in elsewhere.values())
+        + by_row * any(shared.records for shared in elsewhere.values())
         + "Each lineage has a budget "
         "of its own, and whoever asks models of both learns what both allow together."
-        f"{by_name * any(each.units for each in elsewhere.values())}"
+        f"{by_name * any(shared.units for shared in elsewhere.values())}"
     )
 
 

@@ -96,7 +96,7 @@ def _sparse(path: Path, arrays: Arrays) -> Floats:
     if kind not in kinds:
         raise DataError(f"{path.name}: a sparse matrix must be in the format csr or csc, not {kind!r}")
     try:
-        shape = tuple(int(each) for each in arrays["shape"].astype(np.int64))
+        shape = tuple(int(side) for side in arrays["shape"].astype(np.int64))
         matrix = kinds[kind]((arrays["data"].astype(np.float64), arrays["indices"], arrays["indptr"]), shape=shape)
         matrix.check_format(full_check=True)
         dense: Floats = np.ascontiguousarray(matrix.toarray())

@@ -148,7 +148,7 @@ def _with_usual_signs(column: NumberColumn, array: pa.Array) -> pa.Array:
     """Return texts with a decimal point and a comma between groups. What was either before becomes a question mark."""
     kept = {column.decimal: "\x01", column.group: "\x02"}
     kept.pop("", None)
-    for sign, mark in (kept | {each: "?" for each in ",." if each not in kept} | {"\x01": ".", "\x02": ","}).items():
+    for sign, mark in (kept | {other: "?" for other in ",." if other not in kept} | {"\x01": ".", "\x02": ","}).items():
         array = pc.replace_substring(array, sign, mark)
     return array
 
@@ -270,9 +270,9 @@ def numbered(
 
 def _is_nameless(text: str, absent: Set[str]) -> bool:
     """Tell whether a text names nothing: a declared or usual marker, or nothing but signs and what shows nothing."""
-    shown = "".join(each for each in text if not _shows_nothing(each)).casefold()
+    shown = "".join(letter for letter in text if not _shows_nothing(letter)).casefold()
     plain = "".join(filter(str.isalnum, shown))
-    signs = all(unicodedata.category(each)[0] == "P" or each in "\u2212+" for each in shown)
+    signs = all(unicodedata.category(sign)[0] == "P" or sign in "\u2212+" for sign in shown)
     return (
         bool(absent & {text, shown}) or bool(NAMELESS & {text.casefold(), shown}) or signs or plain in _NAMELESS_PLAIN
     )

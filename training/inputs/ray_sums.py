@@ -168,13 +168,13 @@ def read_on_ray(
         parts = []
         for index, read in enumerate(reads):
             parts.append(ray.get(read))
-            progress(sum(len(each[1]) for each in parts if isinstance(each, tuple)), (index + 1) / len(files))
-        if problems := [each for each in parts if isinstance(each, str)]:
+            progress(sum(len(part[1]) for part in parts if isinstance(part, tuple)), (index + 1) / len(files))
+        if problems := [part for part in parts if isinstance(part, str)]:
             raise DataError("\n".join(problems))
         kept = {index: each for index, each in enumerate(parts) if each is not None}
         if not kept:
             raise NoRecords("the table has no records")
-        units, numbers, counts = _numbered([each[2:4] for each in kept.values()])
+        units, numbers, counts = _numbered([file[2:4] for file in kept.values()])
         shards: list[tuple[Any, int, int]] = []
         lengths: list[int] = []
         for place, index in enumerate(kept):
@@ -186,11 +186,11 @@ def read_on_ray(
     except (ray.exceptions.RayError, ConnectionError) as error:
         raise worker_error(error) from error
     declaration: Declaration = next(iter(kept.values()))[0]
-    source = Digests(np.concatenate([each[1] for each in kept.values()]))
+    source = Digests(np.concatenate([file[1] for file in kept.values()]))
     column: str | None = next(iter(kept.values()))[4]
     whose = None if units is None or column is None else Units(column, np.empty(0, dtype=np.int64), units)
     sums = RaySums(shards, lengths, None if units is None else len(units))
-    keys = [each[5] for each in kept.values()]
+    keys = [file[5] for file in kept.values()]
     ids = None if keys[0] is None else np.concatenate(keys)
     return RemoteRecords(declaration, sums, source, whose, ids)
 

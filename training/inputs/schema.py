@@ -321,15 +321,15 @@ class _Field:
         if not isinstance(values, list) or not values:
             self._wrong(f"{name} must list the levels")
             return None
-        if name == "categories" and all(isinstance(each, dict) and "value" in each for each in values):
-            self.class_names = tuple(str(each.get("label", each["value"])) for each in values)
-            values = [each["value"] for each in values]
-        if not all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in values):
+        if name == "categories" and all(isinstance(value, dict) and "value" in value for value in values):
+            self.class_names = tuple(str(value.get("label", value["value"])) for value in values)
+            values = [value["value"] for value in values]
+        if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):
             self._wrong(f"{name} must list texts or numbers")
             return None
         if self.class_names and len(set(self.class_names)) < len(self.class_names):
             self._wrong("two categories have one label")
-        return tuple(str(each).strip() for each in values)
+        return tuple(str(value).strip() for value in values)
 
     def _given(self, **properties: str) -> dict[str, Any]:
         return {ours: self._field[theirs] for ours, theirs in properties.items() if theirs in self._field}
@@ -425,7 +425,7 @@ def is_encoding(name: object) -> bool:
 def _as_texts(values: Any) -> tuple[str, ...] | None:
     """Return texts, or the values of objects, without the spaces around them; None of anything else."""
     if isinstance(values, list):
-        texts = [each.get("value") if isinstance(each, dict) else each for each in values]
-        if all(isinstance(each, str) for each in texts):
-            return tuple(str(each).strip() for each in texts)
+        texts = [value.get("value") if isinstance(value, dict) else value for value in values]
+        if all(isinstance(value, str) for value in texts):
+            return tuple(str(value).strip() for value in texts)
     return None

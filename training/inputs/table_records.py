@@ -348,7 +348,7 @@ def _refusal_of(problems: dict[str, tuple[Column | None, str, str]], reading: _R
     faults = [f"{where}: {detail}" for _, where, detail in problems.values()]
     advice = dict.fromkeys(reading.advice(column, detail) for column, _, detail in problems.values())
     more = [f"and {len(faults) - _MOST_SHOWN} more columns"] if len(faults) > _MOST_SHOWN else []
-    lines: list[str] = [*faults[:_MOST_SHOWN], *more, *(each for each in advice if each)]
+    lines: list[str] = [*faults[:_MOST_SHOWN], *more, *(sentence for sentence in advice if sentence)]
     return (Message("\n") if len(faults) > 1 else Message(". ")).join(lines)
 
 

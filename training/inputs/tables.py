@@ -105,7 +105,7 @@ def _files_of(source: str) -> tuple[pa_fs.FileSystem, list[str]]:
     if info.type != pa_fs.FileType.Directory:
         return files, [path]
     inside = files.get_file_info(pa_fs.FileSelector(path, recursive=True))
-    paths = [each.path for each in inside if each.is_file and not each.base_name.startswith((".", "_"))]
+    paths = [file.path for file in inside if file.is_file and not file.base_name.startswith((".", "_"))]
     if not paths:
         raise DataError(f"the folder {source} holds no files")
     return files, sorted(paths)
@@ -150,26 +150,26 @@ class _Sheet(TablePart):
     def _header(self, row: Sequence[Any]) -> list[str]:
         while row and row[-1] == "":
             row = row[:-1]
-        names = [str(each).strip() for each in row]
-        if not names or not all(isinstance(each, str) for each in row):
+        names = [str(cell).strip() for cell in row]
+        if not names or not all(isinstance(cell, str) for cell in row):
             raise DataError(f"{self.name}: the first row of the sheet must name the columns")
         check_distinct(names, f"{self.name}, row 1")
         return names
 
     def place(self, row: int) -> str:
         """Return the row's number in the sheet, from 1, as spreadsheets count."""
-        return f"row {[at for at, each in enumerate(self._rows, 2) if any(cell != '' for cell in each)][row]}"
+        return f"row {[at for at, cells in enumerate(self._rows, 2) if any(cell != '' for cell in cells)][row]}"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows; those that are empty are left out."""
-        rows = [each for each in self._rows if any(cell != "" for cell in each)]
+        rows = [row for row in self._rows if any(cell != "" for cell in row)]
         width = len(self.names)
         for start in range(0, len(rows), _BATCH):
             some = rows[start : start + _BATCH]
             for offset, each in enumerate(some):
                 if any(cell != "" for cell in each[width:]):
                     raise DataError(f"{self.name}, {self.place(start + offset)}: a value in a column without a name")
-            yield pa.record_batch([_cells([each[at] for each in some]) for at in range(width)], names=self.names)
+            yield pa.record_batch([_cells([row[at] for row in some]) for at in range(width)], names=self.names)
 
 
 def _cells(values: list[Any]) -> pa.Array:
@@ -178,16 +178,16 @@ def _cells(values: list[Any]) -> pa.Array:
     An empty cell is an empty text, or null among values of another type. A number among texts gets a last 0 after its
     point, so that none has three digits there, as groups of digits have.
     """
-    present = [each for each in values if each != ""]
-    kinds = {type(each) for each in present}
+    present = [value for value in values if value != ""]
+    kinds = {type(value) for value in present}
     if present and kinds <= {int, float}:
-        return pa.array([None if each == "" else float(each) for each in values], pa.float64())
+        return pa.array([None if value == "" else float(value) for value in values], pa.float64())
     if present and (kinds == {bool} or kinds <= {date, datetime}):
-        given = [None if each == "" else each for each in values]
+        given = [None if value == "" else value for value in values]
         if datetime in kinds:
-            given = [datetime.combine(each, time()) if type(each) is date else each for each in given]
+            given = [datetime.combine(value, time()) if type(value) is date else value for value in given]
         return pa.array(given)
-    return pa.array([_cell_text(each) for each in values], pa.string())
+    return pa.array([_cell_text(value) for value in values], pa.string())
 
 
 def _cell_text(value: Any) -> str:
@@ -279,7 +279,7 @@ def _column_files(name: str, source: str, files: pa_fs.FileSystem, paths: list[s
         with reading(name):
             dataset = pa_dataset.dataset(paths, None, kind, files, "hive", base)
             schema = dataset.schema
-            folders = {each.path: each.partition_expression for each in dataset.get_fragments()}
+            folders = {fragment.path: fragment.partition_expression for fragment in dataset.get_fragments()}
         for part in parts:
             part.folders = pa_dataset.get_partition_keys(folders[part.path])
     for part in parts:

@@ -100,7 +100,7 @@ class TextEncoder:
         contents = self._contents()
         self._tokenizer = _tokenizer(contents[TOKENIZER_FILE], tokens)
         self._session = open_session(contents[MODEL_FILE], threads=1)
-        self._types = {each.name: _integers(each) for each in self._session.get_inputs()}
+        self._types = {node.name: _integers(node) for node in self._session.get_inputs()}
         self._output = self._session.get_outputs()[0].name
         self._longest = CHARACTERS * tokens
         self._pooling: Pooling | None = pooling
@@ -149,7 +149,7 @@ class TextEncoder:
         if not 0 < largest < math.inf:
             return np.zeros(self.encoding.width)
         vector /= largest
-        return vector / math.sqrt(sum(each * each for each in vector.tolist()))
+        return vector / math.sqrt(sum(coordinate * coordinate for coordinate in vector.tolist()))
 
     def _vector(self, text: str) -> Floats:
         """Return what becomes of a text, (width,). Raises DataError for what cannot be computed."""
@@ -286,7 +286,7 @@ def _pooled(vectors: Floats, pooling: Pooling) -> Floats:
 def _pooling(folder: Path) -> Pooling | None:
     """Return how tokens' vectors become one; None where nothing says it. Raises DataError for what is not known."""
     modules = _settings(folder / "modules.json", [])
-    kinds = [str(each.get("type")).rpartition(".")[2] for each in modules if isinstance(each, dict)]
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
     if unknown := [kind for kind in kinds if kind not in _MODULES]:
         raise DataError(
             f"{folder / 'modules.json'} has a step {unknown[0]}, which is not computed here: export a model "
@@ -306,7 +306,7 @@ def _pooling(folder: Path) -> Pooling | None:
     modes = [mode.removesuffix("_tokens").removesuffix("_token") for mode in modes]
     if isinstance(settings.get("pooling_mode"), str):
         modes = [settings["pooling_mode"]]
-    known = [each for each in get_args(Pooling) if each != "model"]
+    known = [pooling for pooling in get_args(Pooling) if pooling != "model"]
     if len(modes) != 1 or modes[0] not in known:
         raise DataError(
             f"1_Pooling/config.json must have one of {', '.join(known)}, not {' and '.join(modes) or 'none'}"

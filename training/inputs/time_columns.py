@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = 86_400_000_000
 """Microseconds."""
 
-Part = Literal["time", "month", "weekday", "hour"]
+TimePart = Literal["time", "month", "weekday", "hour"]
 PARTS: Mapping[str, tuple[str, ...]] = {
     "month": (
         *("January", "February", "March", "April", "May", "June"),
@@ -44,7 +44,7 @@ class TimeColumn(Column):
     kind: Literal["date", "datetime"]
     minimum: str
     maximum: str
-    parts: Several[Part] = Field(min_length=1)
+    parts: Several[TimePart] = Field(min_length=1)
     pattern: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The form of a text, as `datetime.strptime` has it; None for ISO 8601."""
 

@@ -75,23 +75,23 @@ class Estimate:
         """Return the mean of what so many seeds reached, or that it cannot be."""
         if len(qualities) < seeds:
             return cls(option, None)
-        accuracies = [each.accuracy for each in qualities]
+        accuracies = [quality.accuracy for quality in qualities]
         return cls(
             option,
             fmean(accuracies),
             stdev(accuracies) if seeds > 1 else None,
             seeds,
-            mean_of([each.log_loss for each in qualities]),
-            mean_of([each.calibration_error for each in qualities]),
-            mean_of([each.interval for each in qualities]),
-            mean_of([each.undecided for each in qualities]),
-            mean_of([each.set_size for each in qualities]),
+            mean_of([quality.log_loss for quality in qualities]),
+            mean_of([quality.calibration_error for quality in qualities]),
+            mean_of([quality.interval for quality in qualities]),
+            mean_of([quality.undecided for quality in qualities]),
+            mean_of([quality.set_size for quality in qualities]),
         )
 
 
 def mean_of(figures: Sequence[float | None]) -> float | None:
     """Return the mean, or None where one is not known."""
-    known = [each for each in figures if each is not None]
+    known = [figure for figure in figures if figure is not None]
     return fmean(known) if known and len(known) == len(figures) else None
 
 

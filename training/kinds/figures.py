@@ -25,7 +25,7 @@ def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figur
         *convexified_figures(getattr(certificate, "convexified", None)),
         ("classes", str(len(certificate.classes)))
         if outputs.classes is not None
-        else ("answers", ", ".join(f"{each.name}: {each.sentence}" for each in outputs.fields)),
+        else ("answers", ", ".join(f"{field.name}: {field.sentence}" for field in outputs.fields)),
         *(
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
             for name, value in own.items()
@@ -108,7 +108,9 @@ def features_figures(certificate: ProvenCertificate) -> Figures:
     if isinstance(feature_map, Encoder):
         figures.append(("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}..."))
     encodings = encodings_among(feature_map.columns).values()
-    figures += [("texts' encoder, declared public", f"{each.name}, SHA-256 {each.sha256}") for each in encodings]
+    figures += [
+        ("texts' encoder, declared public", f"{encoding.name}, SHA-256 {encoding.sha256}") for encoding in encodings
+    ]
     if each := [f"{column.name} ({column.kind})" for column in feature_map.columns]:
         figures.append(("columns, declared public", f"{len(each)}: " + shortened(", ".join(each))))
     if isinstance(feature_map, Quantiles) and (released := feature_map.released) is not None:

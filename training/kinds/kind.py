@@ -85,12 +85,12 @@ class Job:
     before: tuple[Release, ...] = ()
 
     @property
-    def paid(self) -> int:
+    def model_price(self) -> int:
         """The price of a model that is paid for once. Raises WrongOption where none is said."""
         return needed_price(self.price)
 
     @property
-    def declared(self) -> int:
+    def record_count(self) -> int:
         """The declared number of records. Raises WrongOption where none is said."""
         return declared_count(self.n)
 
@@ -159,30 +159,29 @@ WITHOUT_CLASSES: Mapping[Ability, str] = {
 class Kind(ABC):
     """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
 
-    titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
-    what the budget pays for. asked_by: "release"
-    for a kind that is asked for by its name, None for the one that is trained where nothing is asked for, or the
-    command that trains it alone. needs_n: whether it needs to know about how many records there are.
-    centred_images: whether its images are centred, as suits noise on each answer. lacks: what it cannot do, each with
-    why, and what to do instead.
+    table_title: what a table of its certificate is called, before the model's name. options: its typed options.
+    answers: what the budget pays for. command: that which trains it. is_default: whether it is trained where nothing
+    is asked for. needs_n: whether it needs to know about how many records there are. centred_images: whether its images
+    are centred, as suits noise on each answer. limitations: what it cannot do, each with why, and what to do instead.
     """
 
     name: ClassVar[str]
     sentence: ClassVar[str]
     options: ClassVar[type[Options]]
     answers: ClassVar[Answers]
-    asked_by: ClassVar[str | None] = "release"
-    titled: ClassVar[str] = "certificate of"
+    command: ClassVar[str] = "train"
+    is_default: ClassVar[bool] = False
+    table_title: ClassVar[str] = "certificate of"
     needs_n: ClassVar[bool] = False
     centred_images: ClassVar[bool] = False
-    lacks: ClassVar[Mapping[Ability, str]] = {}
+    limitations: ClassVar[Mapping[Ability, str]] = {}
 
-    def lack(self, ability: Ability, options: Options | None = None) -> str | None:  # noqa: ARG002 - a kind may look
+    def limitation(self, ability: Ability, options: Options | None = None) -> str | None:  # noqa: ARG002 - a kind may look
         """Return why it cannot do something with these options, where they are known; None where it can."""
         step, reason = _STEPS.get(ability), None
-        if step is not None and all(each.name != step for each in self.steps):
+        if step is not None and all(each_step.name != step for each_step in self.steps):
             reason = f"needs a step {step!r}, and a training of {self.name} has none"
-        return self.lacks.get(ability, reason)
+        return self.limitations.get(ability, reason)
 
     def check_installed(self) -> None:  # noqa: B027 - most kinds need nothing
         """Raise MissingExtra, before any record is read, for an optional dependency that training needs."""
@@ -230,7 +229,7 @@ class Kind(ABC):
 
     def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:  # noqa: ARG002
         """Return why answers of what is planned, of so many classes, come without intervals; None where they have."""
-        return self.lacks.get("intervals")
+        return self.limitations.get("intervals")
 
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
@@ -266,7 +265,7 @@ class Kind(ABC):
 
     def classifier(self, model: Any) -> "Classifier":
         """Return what a pay-once model computes, for export. A kind without this has no export."""
-        raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
+        raise NotExportable(f"{model.certificate.name}: {self.limitations.get('export', NO_FORM)}")
 
 
 class MeteredKind(Kind):
@@ -277,7 +276,7 @@ class MeteredKind(Kind):
     """
 
     answers = "metered"
-    lacks: ClassVar[Mapping[Ability, str]] = {
+    limitations: ClassVar[Mapping[Ability, str]] = {
         "export": NOT_PRIVATE_ITSELF,
         "evaluation": NO_EVALUATION,
         "sets": NO_SETS,
@@ -293,7 +292,7 @@ class PayOnceKind(Kind):
     `release`."""
 
     answers = "once"
-    lacks: ClassVar[Mapping[Ability, str]] = {"audit": NO_NOISE_TO_AUDIT}
+    limitations: ClassVar[Mapping[Ability, str]] = {"audit": NO_NOISE_TO_AUDIT}
 
     @property
     @abstractmethod
@@ -325,6 +324,6 @@ def problems_of(kind: object) -> Iterator[str]:
     for name, field in kind.options.model_fields.items():
         if not (field.description or "").strip():
             yield f"its option {name} has no sentence"
-    for ability, reason in kind.lacks.items():
+    for ability, reason in kind.limitations.items():
         if ability not in get_args(Ability) or not reason.strip():
             yield f"it lacks {ability!r}, which is no ability, or has no reason"

@@ -47,18 +47,20 @@ def price_of(public: Mapping[str, Any]) -> int | None:
     """
     if public.get("chosen_among") is not None:
         return None
-    own = composed(each for each in releases_shown(public) if each.part == TRAINING and each.name != CUTS.name)
+    own = composed(
+        release for release in releases_shown(public) if release.part == TRAINING and release.name != CUTS.name
+    )
     return math.ceil(own.picorho * _MORE)
 
 
 def releases_shown(public: Mapping[str, Any]) -> tuple[Release, ...]:
     """Return the releases of a pay-once model. public: of its certificate."""
-    return tuple(Release.model_validate(each) for each in public["releases"])
+    return tuple(Release.model_validate(release) for release in public["releases"])
 
 
 def bought_before(public: Mapping[str, Any], feature_map: FeatureMap) -> tuple[Release, ...]:
     """Return the releases that a feature map was made of; none for one that is public to whoever trains alike."""
-    return tuple(each for each in releases_shown(public) if each.name == CUTS.name and feature_map.losses)
+    return tuple(release for release in releases_shown(public) if release.name == CUTS.name and feature_map.losses)
 
 
 def head_likeness(public: Mapping[str, Any]) -> Likeness:

@@ -53,15 +53,15 @@ class Outputs:
     def split(self, answers: Floats) -> dict[str, NDArray[Any]]:
         """Return the fields of answers (n, numbers) by name: (n,), or (n, labels); whole numbers as int64."""
         found, start = {}, 0
-        for each in self.fields:
-            part = answers[:, start] if each.labels is None else answers[:, start : start + each.size]
-            found[each.name] = part.astype(np.int64) if each.counts else part
-            start += each.size
+        for field in self.fields:
+            part = answers[:, start] if field.labels is None else answers[:, start : start + field.size]
+            found[field.name] = part.astype(np.int64) if field.counts else part
+            start += field.size
         return found
 
     def described(self) -> list[dict[str, Any]]:
         """Return the fields as JSON, as `GET /models/NAME` has them."""
-        return [each.described() for each in self.fields]
+        return [field.described() for field in self.fields]
 
     def objects(self, answers: Floats) -> list[dict[str, Any]]:
         """Return each row of answers (n, numbers) as an object by the fields' names, for JSON."""

@@ -90,17 +90,17 @@ def release_certificate(certificate: ModelCertificate) -> ReleaseCertificate | N
 
 def default_kind() -> Kind:
     """Return the kind that is trained where none is asked for."""
-    return next(kind for kind in all_kinds().values() if kind.asked_by is None)
+    return next(kind for kind in all_kinds().values() if kind.is_default)
 
 
 def release_names() -> tuple[str, ...]:
     """Return the names of the kinds that are asked for by name."""
-    return tuple(name for name, kind in all_kinds().items() if kind.asked_by == "release")
+    return tuple(name for name, kind in all_kinds().items() if kind.command == "train" and not kind.is_default)
 
 
 def trainable_kinds() -> Mapping[str, Kind]:
     """Return by name the kinds that a request for training can ask for: all but those with their own command."""
-    return {name: kind for name, kind in all_kinds().items() if kind.asked_by in ("release", None)}
+    return {name: kind for name, kind in all_kinds().items() if kind.command == "train"}
 
 
 def kind_for(options: Options) -> Kind:

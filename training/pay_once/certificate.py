@@ -213,7 +213,9 @@ class ReleaseCertificate(ProvenCertificate):
     def cost_as_candidate(self, option: str) -> Cost:
         """Return what this model adds to the cost of a choice: of its features, too, where these are the option."""
         left_out = {step.name for step in self.STEPS if isinstance(step, FeatureStep) and option != FEATURES}
-        return composed(each for each in self.releases if each.part == TRAINING and each.name not in left_out)
+        return composed(
+            release for release in self.releases if release.part == TRAINING and release.name not in left_out
+        )
 
     def canary_parts(self) -> tuple[CanaryPart, ...]:
         """Return the releases that canaries went through, from public numbers alone; none without canaries."""
@@ -244,7 +246,7 @@ class ReleaseCertificate(ProvenCertificate):
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more for some steps, and where it was chosen."""
         chosen = CHOSEN_ASSUMPTIONS if self.chosen_among else ()
-        of_steps = (each for step in self.STEPS if self.release_of(step) for each in step.assumptions)
+        of_steps = (assumption for step in self.STEPS if self.release_of(step) for assumption in step.assumptions)
         return (*super().assumed(), *chosen, *of_steps)
 
     def shown_to_strangers(self) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.training.pay_once.releases import TRAINING, Part, Release
+from dpserve.training.pay_once.releases import TRAINING, RecordsPart, Release
 
 if TYPE_CHECKING:
     from dpserve.training.features.maps import FeatureMap
@@ -29,7 +29,7 @@ class Step(ABC):
     """
 
     name: ClassVar[str]
-    part: ClassVar[Part] = TRAINING
+    part: ClassVar[RecordsPart] = TRAINING
     is_needed: ClassVar[bool] = False
 
     @abstractmethod

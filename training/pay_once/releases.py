@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
-Part = Literal["training", "held back", "validating"]
+RecordsPart = Literal["training", "held back", "validating"]
 """The records that a release was computed from: those that train, or others, which trained nothing."""
 
-TRAINING: Part = "training"
+TRAINING: RecordsPart = "training"
 
 
 def _checked(text: str) -> str:
@@ -31,7 +31,7 @@ class Release(BaseModel):
     name: str = Field(pattern=r"^[a-z][a-z0-9 ._-]{0,63}$")
     cost: Annotated[str, AfterValidator(_checked)]
     """Its cost to a record that it was computed from, given all releases before it, as the text of a `Cost`."""
-    part: Part = Field(default=TRAINING, exclude_if=lambda part: part == TRAINING)
+    part: RecordsPart = Field(default=TRAINING, exclude_if=lambda part: part == TRAINING)
     """The records that it was computed from."""
 
     @property
@@ -73,7 +73,7 @@ def composed(releases: Iterable[Release]) -> Cost:
 
     Units: neighbours differ by all records of one unit, which has one coin, or one hash, and is in one part.
     """
-    by_part: dict[Part, list[Release]] = {TRAINING: []}
+    by_part: dict[RecordsPart, list[Release]] = {TRAINING: []}
     for release in releases:
         by_part.setdefault(release.part, []).append(release)
     costs = {part: _summed(made) for part, made in by_part.items()}

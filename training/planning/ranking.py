@@ -75,4 +75,4 @@ class Ranking:
         return min(close, key=lambda name: close[name]) if close else None
 
     def _losses(self, name: str) -> list[float]:
-        return [math.inf if each.log_loss is None else each.log_loss for each in self.figures[name]]
+        return [math.inf if quality.log_loss is None else quality.log_loss for quality in self.figures[name]]

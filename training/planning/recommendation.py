@@ -128,7 +128,7 @@ def _suits(option: PlannedOption, modality: Modality | None) -> bool:
     return option.suits is None or modality in option.suits
 
 
-def by_simulation(
+def recommend_by_simulation(
     records: Records,
     *,
     n: int | None,
@@ -152,7 +152,7 @@ def by_simulation(
     check_declared(len(records) if n is None else n, classes)
     modality = rules.modality_of(records.declaration, image_shape)
     if options is None:
-        options = tuple(name for name, each in planned_options().items() if _suits(each, modality))
+        options = tuple(name for name, option in planned_options().items() if _suits(option, modality))
     options = _countable(options, records.declaration, n, whole, queries)
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
@@ -169,7 +169,9 @@ def by_simulation(
             figure = _quality(name, trial)
             if figure is not None:
                 figures[name].append(figure)
-    constant = Quality(fmean(each.accuracy for each in constants), mean_of([each.log_loss for each in constants]))
+    constant = Quality(
+        fmean(quality.accuracy for quality in constants), mean_of([quality.log_loss for quality in constants])
+    )
     known = {name: found for name, found in figures.items() if len(found) == seeds}
     ranked = Ranking(known, default_option(modality, classes))
     estimates = tuple(Estimate.over(name, found, seeds) for name, found in figures.items())
@@ -223,17 +225,17 @@ def _expected(
 ) -> Recommendation:
     if not ranked.figures:
         raise TrainingError("this budget pays for none of the mechanisms; raise it")
-    chosen = next(each for each in estimates if each.option == ranked.chosen)
+    chosen = next(estimate for estimate in estimates if estimate.option == ranked.chosen)
     option = option_named(chosen.option)
     asked = "unlimited answers" if queries is None else f"{queries:,} queries"
-    others = [each for each in estimates if option_named(each.option).release != option.release]
-    known = [each for each in others if each.mean is not None and each.log_loss is not None]
+    others = [estimate for estimate in estimates if option_named(estimate.option).release != option.release]
+    known = [estimate for estimate in others if estimate.mean is not None and estimate.log_loss is not None]
     beside = ""
     if known:
-        second = min(known, key=lambda each: each.log_loss or 0.0)
+        second = min(known, key=lambda estimate: estimate.log_loss or 0.0)
         beside = f", beside {second.mean:.3f} and {second.log_loss:.3f} from {option_named(second.option).title}"
     once = "; it is paid for once, however many are asked" if option.pays == "once" else ""
-    lack = kind_of_option(option).lacks.get("intervals", NO_INTERVALS)
+    lack = kind_of_option(option).limitations.get("intervals", NO_INTERVALS)
     unknown = f"; {lack}" if chosen.interval is None else ""
     loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
     chance = f"{constant.accuracy:.3f} by the commonest class"
@@ -284,7 +286,7 @@ def check_declared(n: int, classes: int) -> None:
         raise ValueError(f"there must be at least 1 record and 2 classes, not {n} and {classes}")
 
 
-def by_rule(
+def recommend_by_rule(
     n: int, classes: int, whole: int, modality: Modality | None = None, numbers: int = 1, *, is_kept: bool = False
 ) -> Recommendation:
     """Return the rule's option, by declared numbers alone (`default_option`).
@@ -305,7 +307,7 @@ def by_rule(
         )
     preferred = default_option(modality, 2 if is_kept else classes)
     options = planned_options().items()
-    fallbacks = sorted((each.fallback, name) for name, each in options if each.fallback is not None)
+    fallbacks = sorted((option.fallback, name) for name, option in options if option.fallback is not None)
     refused: list[str] = []
     for option in (preferred, *(() if is_kept else (name for _, name in fallbacks))):
         why_not = refusal(option, n, classes, whole, numbers)

@@ -96,7 +96,7 @@ def windows(count: int, window: int, records: int) -> Iterator[Retraining]:
         yield Retraining(number, first, number, records * (number - first + 1) // count)
 
 
-def by_rule(
+def schedule_by_rule(
     n: int, classes: int, count: int, window: int, budget: int, declared: Declaration | None = None
 ) -> Schedule:
     """Return the schedule, with the option that the rule has for the last retraining.
@@ -118,10 +118,10 @@ def _option(
     declared: Declaration | None,
 ) -> str:
     numbers = 1 if declared is None else numbers_to_cut(declared)
-    return recommendation.by_rule(max(retrainings[-1].records, 1), classes, price, modality, numbers).option
+    return recommendation.recommend_by_rule(max(retrainings[-1].records, 1), classes, price, modality, numbers).option
 
 
-def by_simulation(
+def schedule_by_simulation(
     rows: Records,
     *,
     n: int | None,
@@ -151,16 +151,16 @@ def by_simulation(
         order = np.random.default_rng(derived_seed(seed, "blocks")).permutation(len(case.y))
         parts = np.array_split(order, count)
         scaled = budget_for(price, n, len(case.y))
-        for place, each in enumerate(planned):
-            progress(f"retraining {each.number}", (seed + place / count) / seeds)
-            inside = np.sort(np.concatenate(parts[each.first - 1 : each.last]))
+        for place, retraining in enumerate(planned):
+            progress(f"retraining {retraining.number}", (seed + place / count) / seeds)
+            inside = np.sort(np.concatenate(parts[retraining.first - 1 : retraining.last]))
             part = replace(case, X=case.X[inside], y=case.y[inside])
-            found = option.qualities(Trial(Heads(part), scaled, f"retraining-{each.number}", ()))
+            found = option.qualities(Trial(Heads(part), scaled, f"retraining-{retraining.number}", ()))
             quality = found[UNLIMITED]
             assert quality is not None
             accuracies[place].append(quality.accuracy)
     retrainings = tuple(
-        replace(each, accuracy=fmean(found), spread=stdev(found) if seeds > 1 else None)
-        for each, found in zip(planned, accuracies, strict=True)
+        replace(retraining, accuracy=fmean(found), spread=stdev(found) if seeds > 1 else None)
+        for retraining, found in zip(planned, accuracies, strict=True)
     )
     return Schedule(chosen, price, window, retrainings)

@@ -17,7 +17,7 @@ class RatingsKind(PayOnceKind):
     sentence = "the noisy mean of the ratings, the same answer to every row"
     options = Ratings
     needs_n = True
-    lacks = PayOnceKind.lacks | WITHOUT_CLASSES
+    limitations = PayOnceKind.limitations | WITHOUT_CLASSES
 
     @property
     def certificate_type(self):
@@ -34,7 +34,15 @@ class RatingsKind(PayOnceKind):
         """Add up, add noise, and save."""
         from noisy_ratings.model import save_ratings, train_ratings
 
-        asked = (job.records, job.name, job.feature_map, job.paid, job.declared, job.lineage, SystemRandomness())
+        asked = (
+            job.records,
+            job.name,
+            job.feature_map,
+            job.model_price,
+            job.record_count,
+            job.lineage,
+            SystemRandomness(),
+        )
         return save_ratings(job.out, train_ratings(*asked, before=job.before))
 
     def load(self, folder, device):

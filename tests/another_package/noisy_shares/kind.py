@@ -30,7 +30,7 @@ class SharesKind(PayOnceKind):
     sentence = "noisy shares of the classes, the same answer to every row"
     options = Shares
     planned = (PlannedOption("shares", "noisy shares", "once", _qualities, "shares", "modality"),)
-    lacks = PayOnceKind.lacks | {"intervals": "nobody worked out how far noise moves a share"}
+    limitations = PayOnceKind.limitations | {"intervals": "nobody worked out how far noise moves a share"}
 
     @property
     def certificate_type(self):
@@ -44,7 +44,7 @@ class SharesKind(PayOnceKind):
         from noisy_shares.model import save_shares, train_shares
 
         words = SystemRandomness()
-        asked = (job.records, job.name, job.feature_map, job.paid, options.smoothing, job.lineage, words)
+        asked = (job.records, job.name, job.feature_map, job.model_price, options.smoothing, job.lineage, words)
         return save_shares(job.out, train_shares(*asked, before=job.before))
 
     def load(self, folder, device):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.digest_files import in_others, sorted_once
 from dpserve.training.inputs.lineage import (
-    KnownRecords,
-    Shared,
+    Overlap,
+    RecordRegistry,
     advice,
     check_lineage_name,
-    overlap,
+    overlap_text,
     owner_key,
 )
 from dpserve.training.inputs.parsing import name_digests
@@ -28,7 +28,7 @@ from tests.training.conftest import make_records, options_in
 
 @pytest.fixture
 def known(tmp_path):
-    return KnownRecords(tmp_path / "state")
+    return RecordRegistry(tmp_path / "state")
 
 
 def noted(known, lineage, records):
@@ -68,7 +68,7 @@ def test_records_are_counted_in_each_lineage_once(known, records):
 
 def test_another_owner_recognises_nothing_and_what_is_kept_is_private(known, records, tmp_path):
     noted(known, "patients", records)
-    other = KnownRecords(tmp_path / "other")
+    other = RecordRegistry(tmp_path / "other")
 
     assert not known.among(other.digests(records))
     kept = list((tmp_path / "state" / "trained" / "patients").iterdir())
@@ -104,7 +104,7 @@ def test_a_training_that_fails_leaves_no_note(known, records):
 def test_a_training_that_was_killed_leaves_its_note(known, records):
     training = known.noted("patients", known.digests(records))
     training.__enter__()
-    assert KnownRecords(known.folder.parent).among(known.digests(records)).keys() == {"patients"}
+    assert RecordRegistry(known.folder.parent).among(known.digests(records)).keys() == {"patients"}
     training.__exit__(None, None, None)
 
 
@@ -124,12 +124,12 @@ def test_an_overlap_counts_records_and_units_apart(known, records):
     one, other = (of_persons(records, "who", names) for names in (["ann", "bo"], ["bo", "cy", "di"]))
     noted(known, "patients", replace(one, source=records.source[:7]))
     digests = known.digests(other)
-    said = str(overlap("others", digests, known.among(digests)))
+    said = str(overlap_text("others", digests, known.among(digests)))
     count = len(digests.records)
     assert f"Of the {count} records and 3 units of the lineage 'others', 7 records and 1 unit are in" in said
     assert "Units are known by their names" in said
     alone = known.digests(records)
-    said = str(overlap("others", alone, known.among(alone)))
+    said = str(overlap_text("others", alone, known.among(alone)))
     assert f"Of the {count} records of the lineage 'others', 7 records are in the lineage 'patients' as well" in said
     assert "Rows that are equal in every column" in said
 
@@ -269,12 +269,12 @@ def test_overlaps_are_those_of_sets(trainings):
     """Counts rows and units against sets of what each lineage was trained on."""
     kept: dict[str, tuple[set[int], set[int]]] = {}
     with TemporaryDirectory() as folder:
-        known = KnownRecords(Path(folder))
+        known = RecordRegistry(Path(folder))
         for lineage, rows, names in trainings:
             made = small_table(sorted(rows), sorted(names))
             elsewhere = known.among(known.digests(made))
             for other, (own_rows, own_names) in kept.items():
-                found = elsewhere.get(other, Shared())
+                found = elsewhere.get(other, Overlap())
                 assert found == (len(rows & own_rows), len(names & own_names))
             if lineage in kept and bool(kept[lineage][1]) != bool(names):
                 continue  # a lineage has one unit
@@ -291,7 +291,7 @@ def test_overlaps_are_those_of_sets(trainings):
 @settings(max_examples=25, deadline=None)
 def test_a_name_that_is_advised_is_not_refused_in_its_turn(trainings, rows, asked):
     with TemporaryDirectory() as folder:
-        known = KnownRecords(Path(folder))
+        known = RecordRegistry(Path(folder))
         for lineage, others in trainings:
             noted_as(known, lineage, small_table(sorted(others), []))
         digests = known.digests(small_table(sorted(rows), []))

@@ -21,7 +21,7 @@ from dpserve.training.inputs.records import Units
 from dpserve.training.inputs.table_records import read_numbers
 from dpserve.training.inputs.tables import files_of
 from dpserve.training.kinds.class_sums.train import train_class_sums
-from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.choices import choices_for
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
@@ -62,7 +62,7 @@ def trained(records):
     convexity = Convexity(0.5, 100) if records.unit is None else None
     convexified = train_head(records, Recipe("m", phi, 1.0, 1e-6, convexity=convexity), "lineage")
     class_sums = train_class_sums(records, "m", phi, WHOLE, "lineage", Seeded(0))
-    choices = by_rule(2000, mu_for(WHOLE), 2 * (phi.dimension + 1), steps=4)
+    choices = choices_for(2000, mu_for(WHOLE), 2 * (phi.dimension + 1), steps=4)
     network = train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0))
     return head.weights, convexified.weights, class_sums.sums, class_sums.calibration.numbers, network.parameters
 

@@ -21,7 +21,7 @@ from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd import noisy_step as dpsgd_step
 from dpserve.training.kinds.dpsgd import steps as dpsgd_steps
 from dpserve.training.kinds.dpsgd.bundle import load_dpsgd, save_dpsgd
-from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.choices import choices_for
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
@@ -214,7 +214,7 @@ def trained(kind, words, canaries=200, records=None):
         head = train_head(records, Recipe("m", feature_map, 8.0), "l")
         return release_weights(head, WHOLE, "l", words, records, canaries), save_weights, load_weights
     size = Network((feature_map.dimension, 3)).size
-    recipe = DpSgdRecipe("m", feature_map, by_rule(400, mu_for(WHOLE), size, steps=40), WHOLE)
+    recipe = DpSgdRecipe("m", feature_map, choices_for(400, mu_for(WHOLE), size, steps=40), WHOLE)
     return train_dpsgd(records, recipe, "l", words, canaries=canaries), save_dpsgd, load_dpsgd
 
 
@@ -338,7 +338,7 @@ def test_dpsgd_that_does_not_clip_or_samples_twice_as_often_fails(monkeypatch):
     assert dpsgd_steps.private_step is dpsgd_step.private_step
     size = Network((4, 3)).size
     records = make_records(n=400)
-    choices = by_rule(400, mu_for(WHOLE), size, steps=40, sampling_rate=0.3)
+    choices = choices_for(400, mu_for(WHOLE), size, steps=40, sampling_rate=0.3)
     with pytest.raises(ClaimRefuted):
         train_dpsgd(records, DpSgdRecipe("m", identity(records), choices, WHOLE), "l", Seeded(1), canaries=MANY)
 

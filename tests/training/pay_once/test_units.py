@@ -19,7 +19,7 @@ from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.sums import centre_of, sums_of
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
-from dpserve.training.kinds.dpsgd.choices import by_rule
+from dpserve.training.kinds.dpsgd.choices import choices_for
 from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, private_step
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
@@ -157,7 +157,7 @@ def trained(kind, records):
         case "class-sums":
             return train_class_sums(records, "m", phi, WHOLE, "lineage", Seeded(0)), save_class_sums
         case "dpsgd":
-            choices = by_rule(20, mu_for(WHOLE), 3 * (phi.dimension + 1), steps=3)
+            choices = choices_for(20, mu_for(WHOLE), 3 * (phi.dimension + 1), steps=3)
             return train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0)), save_dpsgd
         case _:
             head = train_head(records, Recipe("m", phi, 1.0, 1e-6), "lineage")

@@ -18,10 +18,10 @@ from dpserve.training.planning.recommendation import (
     MOST_ROWS,
     MOST_TABLE_ROWS,
     Recommendation,
-    by_rule,
-    by_simulation,
     case_of,
     most_rows,
+    recommend_by_rule,
+    recommend_by_simulation,
     refusal,
     warnings_of,
 )
@@ -45,12 +45,12 @@ def labelled(X, y, classes):
     return Records(X, y, numbers_declared(X.shape[1], classes), (b"rows",))
 
 
-recommended = by_rule
+recommended = recommend_by_rule
 
 
 def test_a_release_beats_noise_on_each_of_many_answers_in_a_simulation():
     rows = blobs(600, 5)
-    many = by_simulation(rows, n=None, whole=whole(1), queries=10_000, seeds=2, options=FEW)
+    many = recommend_by_simulation(rows, n=None, whole=whole(1), queries=10_000, seeds=2, options=FEW)
     assert many.option in ("class-sums", "weights")
     assert "paid for once" in many.reason
     estimates = {each.option: each.mean for each in many.estimates}
@@ -60,7 +60,7 @@ def test_a_release_beats_noise_on_each_of_many_answers_in_a_simulation():
 def test_one_query_costs_alike_either_way():
     """One answer from noisy weights has the law of one noisy answer: only the spread of few rows is between them."""
     rows = blobs(600, 5)
-    only = by_simulation(rows, n=None, whole=whole(2), queries=1, seeds=3, options=("weights", "per-query"))
+    only = recommend_by_simulation(rows, n=None, whole=whole(2), queries=1, seeds=3, options=("weights", "per-query"))
     released, each = (estimate.mean for estimate in only.estimates)
     assert abs(released - each) < 0.1
     assert only.option in ("weights", "per-query")
@@ -69,17 +69,18 @@ def test_one_query_costs_alike_either_way():
 def test_more_records_than_rows_mean_less_noise():
     rows = blobs(400, 5)
     few, more = (
-        by_simulation(rows, n=n, whole=whole(0.1), queries=None, seeds=2, options=("weights",)) for n in (None, 20_000)
+        recommend_by_simulation(rows, n=n, whole=whole(0.1), queries=None, seeds=2, options=("weights",))
+        for n in (None, 20_000)
     )
     assert more.estimates[0].mean > few.estimates[0].mean + 0.2
 
 
 def test_answers_without_end_are_never_paid_one_by_one():
     rows = blobs(200, 3)
-    found = by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=2, options=FEW)
+    found = recommend_by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=2, options=FEW)
     assert {each.option: each.mean for each in found.estimates}["per-query"] is None
     with pytest.raises(TrainingError, match="none of the mechanisms"):
-        by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=2, options=("per-query",))
+        recommend_by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=2, options=("per-query",))
 
 
 def test_options_are_those_that_train_takes():
@@ -92,7 +93,7 @@ def test_options_are_those_that_train_takes():
 def test_invalid_arguments_are_refused():
     rows = blobs(20, 2)
     with pytest.raises(TrainingError, match="at least 50 rows, and there are 20"):
-        by_simulation(rows, n=None, whole=whole(1), queries=10)
+        recommend_by_simulation(rows, n=None, whole=whole(1), queries=10)
 
 
 def test_answers_that_no_budget_can_be_shared_among_are_refused():
@@ -107,7 +108,9 @@ def test_answers_that_no_budget_can_be_shared_among_are_refused():
 def test_labels_that_no_row_tells_anything_of_are_warned_of():
     rng = np.random.default_rng(0)
     rows = labelled(rng.random((400, 5)), (rng.random(400) < 0.2).astype(np.int64), 2)
-    found = by_simulation(rows, n=None, whole=whole(1), queries=100, seeds=2, options=("class-sums", "per-query"))
+    found = recommend_by_simulation(
+        rows, n=None, whole=whole(1), queries=100, seeds=2, options=("class-sums", "per-query")
+    )
     said = " ".join(found.warnings)
     assert "no better than always naming the commonest class, which is right on 0.7" in said
     assert "tell no more than the shares of the classes do" in said
@@ -115,7 +118,7 @@ def test_labels_that_no_row_tells_anything_of_are_warned_of():
 
 def test_answers_worth_having_are_not_warned_of():
     rows = blobs(2000, 5)
-    found = by_simulation(rows, n=None, whole=whole(4), queries=None, seeds=2, options=("class-sums",))
+    found = recommend_by_simulation(rows, n=None, whole=whole(4), queries=None, seeds=2, options=("class-sums",))
     assert found.warnings == ()
     (estimate,) = found.estimates
     assert estimate.log_loss < 0.5
@@ -132,7 +135,7 @@ def test_of_more_rows_than_records_as_many_are_trained_on():
     """A budget that is scaled down to their share of the rows would buy no release at all."""
     rows, budget = blobs(5000, 2), whole(1)
     few, all_of_them = (
-        by_simulation(rows, n=n, whole=budget, queries=None, seeds=1, options=("weights",)).estimates[0]
+        recommend_by_simulation(rows, n=n, whole=budget, queries=None, seeds=1, options=("weights",)).estimates[0]
         for n in (60, 4000)
     )
     assert few.mean is not None
@@ -140,15 +143,15 @@ def test_of_more_rows_than_records_as_many_are_trained_on():
 
 
 def test_the_owner_is_told_that_answers_come_without_intervals():
-    found = by_simulation(blobs(60, 2), n=None, whole=whole(1), queries=None, seeds=1, options=("dpsgd",))
+    found = recommend_by_simulation(blobs(60, 2), n=None, whole=whole(1), queries=None, seeds=1, options=("dpsgd",))
     assert "its answers come without intervals" in found.reason
-    assert "its answers come without intervals" in by_rule(20_000, 2, whole(1), "table").reason
+    assert "its answers come without intervals" in recommend_by_rule(20_000, 2, whole(1), "table").reason
 
 
 def test_every_kind_whose_noise_is_known_is_planned_with_its_intervals():
     """Fifty records at the least price: of class sums there is nothing but noise."""
     kinds = ("class-sums", "weights", "dpsgd")
-    found = by_simulation(blobs(50, 2), n=None, whole=2 * LEAST_PRICE, queries=None, seeds=1, options=kinds)
+    found = recommend_by_simulation(blobs(50, 2), n=None, whole=2 * LEAST_PRICE, queries=None, seeds=1, options=kinds)
     widths = {each.option: each.interval for each in found.estimates if each.mean is not None}
     assert set(widths) == set(kinds)
     assert widths.pop("dpsgd") is None
@@ -156,7 +159,9 @@ def test_every_kind_whose_noise_is_known_is_planned_with_its_intervals():
     assert undecided.pop("dpsgd") is None
     assert all(share is not None and 0 < share <= 1 for share in undecided.values())
     assert all(width is not None and width > 0.2 for width in widths.values())
-    alone = by_simulation(blobs(50, 2), n=None, whole=2 * LEAST_PRICE, queries=None, seeds=1, options=kinds[:1])
+    alone = recommend_by_simulation(
+        blobs(50, 2), n=None, whole=2 * LEAST_PRICE, queries=None, seeds=1, options=kinds[:1]
+    )
     assert "which covers nearly everything" in " ".join(alone.warnings)
 
 
@@ -195,7 +200,7 @@ def test_rows_too_few_to_rank_are_said_to_be():
     rng = np.random.default_rng(0)
     rows = labelled(rng.random((120, 5)), (rng.random(120) < 0.5).astype(np.int64), 2)
     pair = ("dpsgd-quantiles", "class-sums-quantiles", "weights-quantiles")
-    found = by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=4, options=pair)
+    found = recommend_by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=4, options=pair)
     assert "too few to rank" in " ".join(found.warnings)
 
 
@@ -222,7 +227,7 @@ def test_options_that_would_be_the_same_are_simulated_once():
     X = rng.random((200, 3))
     rows = labelled(X, (X[:, 0] > 0.5).astype(np.int64), 2)
     pair = ("weights", "weights-fourier")
-    found = by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=1, options=pair)
+    found = recommend_by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=1, options=pair)
     assert [each.option for each in found.estimates] == ["weights"]
 
 
@@ -238,7 +243,7 @@ def shades(n, side=12):
 def test_images_told_apart_by_shades_get_features_that_have_them():
     pair = ("dpsgd", "dpsgd-hog-fourier")
     asked = {"n": None, "whole": whole(4), "queries": None, "seeds": 2, "options": pair}
-    found = by_simulation(shades(400), **asked, image_shape=(12, 12, 1))
+    found = recommend_by_simulation(shades(400), **asked, image_shape=(12, 12, 1))
     assert found.option == "dpsgd-hog-fourier"
     edges, both = (each.log_loss for each in found.estimates)
     assert both < edges - 0.2
@@ -252,7 +257,7 @@ def squares(n):
 
 def test_columns_that_tell_classes_apart_together_get_crosses():
     pair = ("dpsgd-quantiles", "dpsgd-crosses")
-    found = by_simulation(squares(1500), n=None, whole=whole(4), queries=None, seeds=2, options=pair)
+    found = recommend_by_simulation(squares(1500), n=None, whole=whole(4), queries=None, seeds=2, options=pair)
     assert found.option == "dpsgd-crosses"
     by_cuts, crossed = (each.log_loss for each in found.estimates)
     assert crossed < by_cuts - 0.05
@@ -299,7 +304,7 @@ def test_what_is_recommended_can_be_trained(n, classes, modality):
 def test_quantiles_that_the_budget_cannot_buy_give_way_to_even_cuts():
     price = 801_000_000
     assert recommended(9_000, 2, price, "table").option == "dpsgd-quantiles"
-    many = by_rule(9_000, 2, price, "table", numbers=100)
+    many = recommend_by_rule(9_000, 2, price, "table", numbers=100)
     assert many.chosen.features == "even"
     assert "cuts at quantiles would come first, but quantiles of 100 numbers cost at least" in many.reason
 
@@ -322,12 +327,12 @@ TOO_MANY = r"at most 16,777,216 records, not 20,000,000: .* What is left is nois
 def test_of_too_many_records_for_any_release_nothing_is_recommended_but_what_is_left(modality):
     for refused in (
         lambda: recommended(20_000_000, 2, whole(1), modality),
-        lambda: by_rule(20_000_000, 2, whole(1), is_kept=True),
-        lambda: by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=None, seeds=1),
+        lambda: recommend_by_rule(20_000_000, 2, whole(1), is_kept=True),
+        lambda: recommend_by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=None, seeds=1),
     ):
         with pytest.raises((ValueError, TrainingError), match=TOO_MANY):
             refused()
-    answered = by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=10, seeds=1)
+    answered = recommend_by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=10, seeds=1)
     assert {option_named(each.option).pays for each in answered.estimates} == {"each answer"}
 
 

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, whole_picorho
 from dpserve.training.errors import TrainingError, WrongOption
-from dpserve.training.planning.retraining import by_rule, by_simulation, retrainings_of, share_of, windows
+from dpserve.training.planning.retraining import (
+    retrainings_of,
+    schedule_by_rule,
+    schedule_by_simulation,
+    share_of,
+    windows,
+)
 from tests.training.conftest import make_records
 
 
@@ -54,26 +60,28 @@ def learnable(n):
 
 def test_a_simulation_asks_held_out_rows_after_each_retraining_and_repeats_itself():
     budget = whole_picorho("epsilon:3@1e-6")
-    made = [by_simulation(learnable(1500), n=None, count=3, window=2, budget=budget, seeds=2) for _ in range(2)]
+    made = [
+        schedule_by_simulation(learnable(1500), n=None, count=3, window=2, budget=budget, seeds=2) for _ in range(2)
+    ]
     assert made[0] == made[1]
     accuracies = [each.accuracy for each in made[0].retrainings]
     assert made[0].price == budget // 2
     assert np.all(np.array(accuracies) > 0.45)
     with pytest.raises(TrainingError):
-        by_simulation(learnable(60), n=None, count=55, window=2, budget=budget, seeds=1)
+        schedule_by_simulation(learnable(60), n=None, count=55, window=2, budget=budget, seeds=1)
 
 
 def test_more_records_are_simulated_by_less_noise():
     budget = whole_picorho("epsilon:0.5@1e-6")
     few, many = (
-        by_simulation(learnable(600), n=n, count=2, window=2, budget=budget, seeds=3).retrainings[-1].accuracy
+        schedule_by_simulation(learnable(600), n=n, count=2, window=2, budget=budget, seeds=3).retrainings[-1].accuracy
         for n in (None, 60_000)
     )
     assert many > few
 
 
 def test_without_rows_the_rule_chooses_and_no_accuracy_is_known():
-    found = by_rule(40_000, 2, 12, 3, whole_picorho("epsilon:3@1e-6"))
+    found = schedule_by_rule(40_000, 2, 12, 3, whole_picorho("epsilon:3@1e-6"))
     assert found.option == "dpsgd-quantiles"
     assert len(found.retrainings) == 12
     assert all(each.accuracy is None for each in found.retrainings)

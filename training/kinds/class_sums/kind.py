@@ -51,7 +51,7 @@ class ClassSumsKind(PayOnceKind):
                 job.records,
                 job.name,
                 job.feature_map,
-                job.paid,
+                job.model_price,
                 job.lineage,
                 words,
                 report,

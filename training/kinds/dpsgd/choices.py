@@ -43,14 +43,14 @@ class Choices:
 _STEPS = 200
 _SAMPLING_RATE = 0.1
 _LEAST_EXPECTED_BATCH, _MOST_EXPECTED_BATCH = 1000, 20_000
-"""Records in a step; more than the most, for a linear head, told nothing: see `by_rule`."""
+"""Records in a step; more than the most, for a linear head, told nothing: see `choices_for`."""
 _LINEAR_WAY, _LINEAR_POWER = 18.0, 4 / 3
 _LINEAR_THROW, _NETWORK_THROW = 0.7, 0.3
 _CENTRE_REACH, _MOST_OF_CENTRE = 250.0, 0.19
 """Records times mu below which the centre's share is larger, so that its noise is as large as there, and its most."""
 
 
-def by_rule(records_declared: int, mu: float, size: int, **made: Any) -> Choices:
+def choices_for(records_declared: int, mu: float, size: int, **made: Any) -> Choices:
     """Return the choices for about so many records and a run that may cost mu; `made`: those that the owner made.
 
     size: how many parameters there are.

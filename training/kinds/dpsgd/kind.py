@@ -68,22 +68,22 @@ class DpSgdKind(PayOnceKind):
     sentence = "a linear model or a network, trained by noisy steps"
     options = DPSGD
     needs_n = True
-    lacks = {**PayOnceKind.lacks, "intervals": NO_INTERVALS}  # noqa: RUF012 - a constant of the class
+    limitations = {**PayOnceKind.limitations, "intervals": NO_INTERVALS}  # noqa: RUF012 - a constant of the class
 
-    def lack(self, ability: Ability, options: Options | None = None) -> str | None:
+    def limitation(self, ability: Ability, options: Options | None = None) -> str | None:
         """Return what it lacks: canaries, in a network."""
         if ability == "canaries" and isinstance(options, DPSGD) and widths(options.hidden):
             return (
                 "go with a linear head: in a network each would have as many numbers in every step as the first layer "
                 "has units, and what it moves there would depend on the other layers' weights"
             )
-        return super().lack(ability, options)
+        return super().limitation(ability, options)
 
     def train(self, job: Job, options: DPSGD) -> "DpSgdCertificate":
         """Train by DP-SGD and save the model."""
         from dpserve.training.fitting.network import Network
         from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
-        from dpserve.training.kinds.dpsgd.choices import by_rule
+        from dpserve.training.kinds.dpsgd.choices import choices_for
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         made: dict[str, Any] = {"activation": options.activation}
@@ -94,12 +94,12 @@ class DpSgdKind(PayOnceKind):
             made["clip_norm"] = options.gradient_clip
         hidden = widths(options.hidden)
         network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
-        choices = by_rule(job.declared, mu_for(job.paid), network.size, hidden=hidden, **made)
+        choices = choices_for(job.record_count, mu_for(job.model_price), network.size, hidden=hidden, **made)
         recipe = DpSgdRecipe(
             job.name,
             job.feature_map,
             choices,
-            job.paid,
+            job.model_price,
             noise_multiplier=options.step_noise,
             before=job.before,
             certificate_type=self.certificate_type,
@@ -135,13 +135,13 @@ class DpSgdKind(PayOnceKind):
         """Raise where there are too many records, or no certificate for what the rules choose."""
         from dpserve.training.fitting.network import Network
         from dpserve.training.inputs.sums import check_count
-        from dpserve.training.kinds.dpsgd.choices import by_rule
+        from dpserve.training.kinds.dpsgd.choices import choices_for
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify
 
         check_count(n)
         hidden = tuple(option.settings.get("hidden", ()))
         size = Network((feature_map.dimension, *hidden, len(declaration.classes))).size
-        choices = by_rule(n, mu_for(whole), size, hidden=hidden)
+        choices = choices_for(n, mu_for(whole), size, hidden=hidden)
         certify(DpSgdRecipe("planned", feature_map, choices, whole), declaration, "planned")
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
@@ -157,7 +157,7 @@ class DpSgdKind(PayOnceKind):
 
         if (price := price_of(public)) is None:
             return None
-        named = {each.name: public[each.name] for each in fields(Choices) if each.name in public}
+        named = {field.name: public[field.name] for field in fields(Choices) if field.name in public}
         paid = {release.name: release.price.rho for release in releases_shown(public)}
         centre, steps = float(paid.get(CENTRE.name, 0)), float(paid[STEPS.name])
         # A hair less, so that rounding leaves the steps no less than their noise costs.

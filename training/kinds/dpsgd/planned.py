@@ -12,14 +12,14 @@ from dpserve.training.kinds.planned import CUT, IMAGES, NOT_CUT, PlannedOption, 
 def _dp_sgd(features: FeatureRule, *hidden: int) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         from dpserve.training.fitting.network import Network
-        from dpserve.training.kinds.dpsgd.choices import by_rule
+        from dpserve.training.kinds.dpsgd.choices import choices_for
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 
         case = trial.case
         bought, whole = trial.bought(features)
         chosen = bought.feature_map
         network = Network((chosen.dimension, *hidden, case.classes))
-        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
+        choices = choices_for(len(case.y), mu_for(whole), network.size, hidden=hidden)
         words = trial.randomness("dpsgd", features, *map(str, hidden))
         recipe = DpSgdRecipe("compared", chosen, choices, whole, before=bought.releases)
         # Thousands of buckets are mostly zeros: each step makes its rows, without them.

@@ -92,12 +92,12 @@ class HeadKind(MeteredKind):
     name = "head"
     sentence = "a linear model, each of whose answers gets noise and is paid for"
     options = Head
-    asked_by = None
+    is_default = True
     centred_images = True
 
-    def lack(self, ability: Ability, options: Options | None = None) -> str | None:
+    def limitation(self, ability: Ability, options: Options | None = None) -> str | None:
         """Return what a head lacks: with the convexified objective, units."""
-        return convexified_lack(ability, options) or super().lack(ability, options)
+        return convexified_limitation(ability, options) or super().limitation(ability, options)
 
     def train(self, job: Job, options: Head) -> Certificate:
         """Minimise the objective and save the head."""
@@ -150,7 +150,7 @@ class HeadKind(MeteredKind):
         ]
 
 
-def convexified_lack(ability: Ability, options: Options | None) -> str | None:
+def convexified_limitation(ability: Ability, options: Options | None) -> str | None:
     """Return what a head lacks with the convexified objective, if that is what is asked for."""
     is_convexified = isinstance(options, Head) and options.objective == "convexified"
     return CONVEXIFIED_NO_UNITS if ability == "units" and is_convexified else None

@@ -33,10 +33,10 @@ class PublishedKind(MeteredKind):
     name = "published"
     sentence = "a network as Lu et al. 2022 train it: unproven"
     options = Published
-    asked_by = "train-published"
-    titled = "published network"
-    lacks = {  # noqa: RUF012 - a constant of the class
-        **MeteredKind.lacks,
+    command = "train-published"
+    table_title = "published network"
+    limitations = {  # noqa: RUF012 - a constant of the class
+        **MeteredKind.limitations,
         "units": "does not go with a network as Lu et al. train it",
         "ray": "does not go with a network as Lu et al. train it",
         "encoder": "a network as Lu et al. train it has numbers for its input",

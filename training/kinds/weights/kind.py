@@ -8,7 +8,7 @@ from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.features import rules
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.kinds.head.kind import Head, convexified_lack, recipe_for
+from dpserve.training.kinds.head.kind import Head, convexified_limitation, recipe_for
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from dpserve.training.kinds.likeness import Likeness, bought_before, head_likeness, price_of
 from dpserve.training.kinds.planned import Plan, PlannedOption
@@ -35,11 +35,11 @@ class WeightsKind(PayOnceKind):
     sentence = "a head's weights with noise drawn once"
     options = Weights
 
-    def lack(self, ability: Ability, options: Options | None = None) -> str | None:
+    def limitation(self, ability: Ability, options: Options | None = None) -> str | None:
         """Return what they lack: with the convexified objective, units and canaries."""
         if ability == "canaries" and isinstance(options, Weights) and options.alpha is not None:
             return "go with the sum of losses: in the convexified objective a canary changes every record's weight"
-        return convexified_lack(ability, options) or super().lack(ability, options)
+        return convexified_limitation(ability, options) or super().limitation(ability, options)
 
     def train(self, job: Job, options: Weights) -> "WeightsCertificate":
         """Train a head, add noise to its weights, and save them."""
@@ -47,12 +47,12 @@ class WeightsKind(PayOnceKind):
         from dpserve.training.kinds.weights.bundle import save_weights
         from dpserve.training.kinds.weights.train import release_weights
 
-        recipe = recipe_for(job, options, mu_for(job.paid))
+        recipe = recipe_for(job, options, mu_for(job.model_price))
         with job.progress.minimising(recipe.tolerance) as report:
             head = train_head(job.records, recipe, job.lineage, report)
         released = release_weights(
             head,
-            job.paid,
+            job.model_price,
             job.lineage,
             SystemRandomness(),
             job.records,

@@ -19,7 +19,7 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import ROWS, of_rows
 from dpserve.training.kinds.dpsgd.bundle import load_dpsgd, save_dpsgd
 from dpserve.training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_rows
-from dpserve.training.kinds.dpsgd.choices import Choices, by_rule
+from dpserve.training.kinds.dpsgd.choices import Choices, choices_for
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS, shares, temperature
@@ -208,7 +208,7 @@ def test_it_learns_with_little_noise_and_not_with_much():
     test = some_records(1000, seed=9)
 
     def accuracy(price: int, seed: int) -> float:
-        choices = by_rule(1000, mu_for(price), 8)
+        choices = choices_for(1000, mu_for(price), 8)
         trained = train_dpsgd(some_records(), recipe(choices=choices, price=price), "l", Seeded(seed))
         return float((trained.probabilities(test.X).argmax(axis=1) == test.y).mean())
 
@@ -230,21 +230,28 @@ def test_progress_counts_the_steps():
 
 def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
     mu = gaussian_mu(1.0, 1e-5)
-    choices = by_rule(10_000, mu, 500)
-    assert by_rule(20_000, mu, 500).learning_rate > choices.learning_rate
-    assert by_rule(10_000, mu, 50_000).learning_rate < choices.learning_rate
-    assert by_rule(10_000, mu, 500, steps=2 * choices.steps).learning_rate == pytest.approx(choices.learning_rate / 2)
-    assert by_rule(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
-    assert by_rule(10_000, mu, 500, hidden=(8,)).learning_rate == by_rule(10_000, mu, 900, hidden=(8,)).learning_rate
-    assert by_rule(100, mu, 500).sampling_rate == 1
-    assert by_rule(200_000, mu, 500).sampling_rate == by_rule(1_000_000, mu, 500, hidden=(8,)).sampling_rate == 0.1
-    assert by_rule(1_000_000, mu, 500).sampling_rate == 0.02
+    choices = choices_for(10_000, mu, 500)
+    assert choices_for(20_000, mu, 500).learning_rate > choices.learning_rate
+    assert choices_for(10_000, mu, 50_000).learning_rate < choices.learning_rate
+    assert choices_for(10_000, mu, 500, steps=2 * choices.steps).learning_rate == pytest.approx(
+        choices.learning_rate / 2
+    )
+    assert choices_for(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
+    assert (
+        choices_for(10_000, mu, 500, hidden=(8,)).learning_rate
+        == choices_for(10_000, mu, 900, hidden=(8,)).learning_rate
+    )
+    assert choices_for(100, mu, 500).sampling_rate == 1
+    assert (
+        choices_for(200_000, mu, 500).sampling_rate == choices_for(1_000_000, mu, 500, hidden=(8,)).sampling_rate == 0.1
+    )
+    assert choices_for(1_000_000, mu, 500).sampling_rate == 0.02
 
 
 def test_where_weights_are_few_the_rule_goes_no_further_than_noise_throws_them():
     """As Adult at epsilon 3, where longer steps swing from side to side."""
     mu = gaussian_mu(3.0, 1e-5)
-    choices = by_rule(27_000, mu, 218)
+    choices = choices_for(27_000, mu, 218)
     way = choices.learning_rate * choices.steps * choices.clip_norm / (1 - choices.momentum)
     assert way == pytest.approx(0.7 * mu * 27_000)
     assert choices.learning_rate < 10
@@ -311,10 +318,10 @@ def test_of_cuts_the_centre_is_a_mean_that_rows_can_have():
 def test_the_fewer_records_there_are_the_larger_is_the_share_of_the_centre():
     """Its noise, the inverse of records times the mu of its share, stays as it is at 250 records times mu."""
     mu = 0.25
-    shares = [by_rule(n, mu, 500).centre_share for n in (100, 600, 800, 1000, 10_000)]
+    shares = [choices_for(n, mu, 500).centre_share for n in (100, 600, 800, 1000, 10_000)]
     assert shares == pytest.approx([0.19, 0.05 * (250 / 150) ** 2, 0.05 * (250 / 200) ** 2, 0.05, 0.05])
-    assert by_rule(600, mu, 500, centre_share=0.1).centre_share == 0.1
-    few = certify(recipe(choices=by_rule(100, 1.0, 8)), *SHOWN)
+    assert choices_for(600, mu, 500, centre_share=0.1).centre_share == 0.1
+    few = certify(recipe(choices=choices_for(100, 1.0, 8)), *SHOWN)
     centre, steps = (few.mu_of(step) ** 2 for step in (CENTRE, STEPS))
     assert centre / (centre + steps) == pytest.approx(0.19, rel=1e-3)
 
