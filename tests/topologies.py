@@ -1,4 +1,4 @@
-"""Replicated stores of real servers on loopback: a primary with a replica, Sentinels that watch both, a Cluster."""
+"""Replicated stores of real servers on loopback: a primary with a replica, and Sentinels that watch both."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from tests.faults.servers import DURABLE, StoreServer, free_port
+from tests.faults.servers import DURABLE, StoreServer
 from tests.tls_fronts import STORES_OWN, Fronts
 
 _PATIENCE = 60.0
@@ -83,41 +83,6 @@ def encrypted_sentinels(folder: Path, user: Sequence[str], front: Fronts) -> Ite
         yield Replicated(f"rediss+sentinel://{user[0]}:{user[1]}@{hosts}/ledger?{query}", [first]), second
 
 
-@contextmanager
-def cluster(folder: Path, user: Sequence[str], front: Fronts | None = None) -> Iterator[Replicated]:
-    """Give a Cluster of three primaries with a replica each, behind TLS where there is a front.
-
-    user: as for `primary_and_sentinels`.
-    """
-    with ExitStack() as started:
-        nodes = []
-        for number in range(6):
-            node = StoreServer(folder / f"node {number}")
-            settings = DURABLE | {"cluster-enabled": "yes", "cluster-port": str(free_port())}
-            settings |= {"cluster-announce-ip": "127.0.0.1", "repl-diskless-sync-delay": "0"}
-            if front is not None:
-                settings |= {"cluster-announce-port": str(front.start(node.port)), "bind-source-addr": STORES_OWN}
-            node.settings = settings
-            nodes.append(started.enter_context(node))
-        primaries, replicas = nodes[:3], nodes[3:]
-        for number, node in enumerate(primaries):
-            last = 16383 if number == 2 else number * 5461 + 5460
-            said(node, "CLUSTER", "ADDSLOTSRANGE", number * 5461, last)
-        for node in nodes[1:]:
-            said(nodes[0], "CLUSTER", "MEET", "127.0.0.1", node.port, node.settings["cluster-port"])
-        wait_until(lambda: all(_knows(node, 6) for node in nodes))
-        for primary, replica in zip(primaries, replicas, strict=True):
-            said(replica, "CLUSTER", "REPLICATE", said(primary, "CLUSTER", "MYID"))
-        wait_until(lambda: all(map(_has_copy, replicas)) and all(_is_ok(node) for node in nodes))
-        for node in primaries:
-            _add_user(node, user)
-        if front is None:
-            yield Replicated(f"redis+cluster://{user[0]}:{user[1]}@{_hosts(primaries)}", primaries)
-        else:
-            hosts = ",".join(f"127.0.0.1:{node.settings['cluster-announce-port']}" for node in primaries)
-            yield Replicated(f"rediss+cluster://{user[0]}:{user[1]}@{hosts}?{front.query}", primaries)
-
-
 def _hosts(servers: Sequence[StoreServer]) -> str:
     return ",".join(f"127.0.0.1:{one.port}" for one in servers)
 
@@ -139,16 +104,3 @@ def _add_user(server: StoreServer, user: Sequence[str]) -> None:
 def _has_copy(replica: StoreServer) -> bool:
     found: Mapping[str, Any] = said(replica, "INFO", "replication")
     return found.get("role") == "slave" and found.get("master_link_status") == "up"
-
-
-def _knows(node: StoreServer, nodes: int) -> bool:
-    return f"known_nodes:{nodes}" in _cluster_info(node)
-
-
-def _is_ok(node: StoreServer) -> bool:
-    return "state:ok" in _cluster_info(node)
-
-
-def _cluster_info(node: StoreServer) -> str:
-    found = said(node, "CLUSTER", "INFO")
-    return "\n".join(f"{name}:{value}" for name, value in found.items()) if isinstance(found, dict) else str(found)

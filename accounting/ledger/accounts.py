@@ -231,7 +231,7 @@ class Accounts:
     async def list_lineage(self, lineage: str) -> None:
         """Let the store's list of lineages name this one."""
         LineageKeys(lineage)
-        await self.store.command(wire.LINEAGES, "SADD", wire.LINEAGES, lineage, durably=True)
+        await self.store.command("SADD", wire.LINEAGES, lineage, durably=True)
 
     async def lineage(self, lineage: str) -> LineageAccount:
         """Return the lineage's account. Raises UnknownLineage, and LineageForgotten."""
@@ -256,7 +256,7 @@ class Accounts:
 
     async def lineage_names(self) -> list[str]:
         """Return the names of the lineages that the store lists: some may be damaged, closed, or not opened yet."""
-        listed = await self.store.command(wire.LINEAGES, "SMEMBERS", wire.LINEAGES)
+        listed = await self.store.command("SMEMBERS", wire.LINEAGES)
         with reading(wire.LINEAGES):
             return sorted(name.decode() for name in listed)
 

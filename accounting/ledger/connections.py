@@ -1,4 +1,4 @@
-"""The ways to a store that speaks the Redis protocol: one server, the primary that Sentinels name, or a Cluster.
+"""The ways to a store that speaks the Redis protocol: one server, or the primary that Sentinels name.
 
 All of it is redis-py's asyncio client, told to send nothing twice: what became of a call that failed is for the caller
 to find out.
@@ -11,25 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
-from redis.asyncio import ConnectionPool, Redis, RedisCluster, SSLConnection
-from redis.asyncio.cluster import ClusterNode
+from redis.asyncio import ConnectionPool, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as NotConnected
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisError
 
-_PLAIN = ("redis", "redis+sentinel", "redis+cluster")
-_TLS = ("rediss", "rediss+sentinel", "rediss+cluster")
+_PLAIN = ("redis", "redis+sentinel")
+_TLS = ("rediss", "rediss+sentinel")
 _FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 _TLS_OPTIONS = (*_FILES, "ssl_password", "ssl_check_hostname", "ssl_cert_reqs", "ssl_ciphers")
 _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
-def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
+def connections_to(url: str, deadline: float) -> "Connections":
     """Return connections to the store at `url`; nothing is sent yet.
 
-    TLS goes to every server: those that Sentinels or a Cluster name, and the Sentinels themselves. A connection that is
+    TLS goes to every server: those that Sentinels name, and the Sentinels themselves. A connection that is
     made, or made again, reads the files of certificates anew. Raises ValueError for an invalid address, or one that
     names a file that is not there.
     """
@@ -42,7 +40,7 @@ def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }
-    if _kind(parts) == "sentinel":
+    if _has_sentinels(parts):
         service, db = _service(parts)
         given = dict(parse_qsl(parts.query))
         own = {name: given[option] for option, name in _SENTINEL_OPTIONS.items() if option in given}
@@ -53,15 +51,13 @@ def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
             sentinel_kwargs=options | soon | tls | own,
         )
         primary = sentinel.master_for(service, db=db, **_credentials(parts), **options, **tls)
-        return OneServer(_reading_anew(primary), [_reading_anew(each) for each in sentinel.sentinels], service)
-    if _kind(parts) == "cluster":
-        return Cluster(_hosts(parts), _credentials(parts) | options | tls)
-    return OneServer(_reading_anew(Redis.from_pool(ConnectionPool.from_url(url, **options))))
+        return Connections(_reading_anew(primary), [_reading_anew(each) for each in sentinel.sentinels], service)
+    return Connections(_reading_anew(Redis.from_pool(ConnectionPool.from_url(url, **options))))
 
 
 def has_sentinels(url: str) -> bool:
     """Return whether Sentinels name the server, and so may name another one later."""
-    return _kind(urlsplit(url)) == "sentinel"
+    return _has_sentinels(urlsplit(url))
 
 
 def address(url: str) -> str:
@@ -69,8 +65,8 @@ def address(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in (*_PLAIN, *_TLS, "unix"):
         raise ValueError(
-            "the ledger's address must start with redis://, rediss:// or unix://, or with redis+sentinel:// or "
-            "redis+cluster:// (rediss+sentinel:// or rediss+cluster:// for TLS)"
+            "the ledger's address must start with redis://, rediss:// or unix://, or with redis+sentinel:// "
+            "(rediss+sentinel:// for TLS)"
         )
     _refuse_unknown_options(parts)
     if parts.scheme == "unix":
@@ -79,13 +75,11 @@ def address(url: str) -> str:
         hosts = ", ".join(f"{host}:{port}" for host, port in _hosts(parts))
     except ValueError as error:
         raise ValueError("the ledger's address is not one that can be read: its port is no number") from error
-    if _kind(parts) == "cluster" and parts.path.strip("/"):
-        raise ValueError("a Cluster has no numbered databases: its address must end after the last port")
-    return f"{_service(parts)[0]} by {hosts}" if _kind(parts) == "sentinel" else hosts
+    return f"{_service(parts)[0]} by {hosts}" if _has_sentinels(parts) else hosts
 
 
-def _kind(parts: SplitResult) -> str:
-    return parts.scheme.partition("+")[2]
+def _has_sentinels(parts: SplitResult) -> bool:
+    return parts.scheme.endswith("+sentinel")
 
 
 def _refuse_unknown_options(parts: SplitResult) -> None:
@@ -99,7 +93,7 @@ def _refuse_unknown_options(parts: SplitResult) -> None:
             f"the ledger's address sets {', '.join(tls)}, and {parts.scheme}:// is not encrypted: {remedy}"
         )
     known = [*_TLS_OPTIONS] if parts.scheme in _TLS else []
-    known += {"sentinel": [*_SENTINEL_OPTIONS], "cluster": []}.get(_kind(parts), ["db"])
+    known += [*_SENTINEL_OPTIONS] if _has_sentinels(parts) else ["db"]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise ValueError(f"the ledger's address may set {', '.join(known) or 'nothing'}, not {', '.join(unknown)}")
@@ -128,7 +122,7 @@ def _service(parts: SplitResult) -> tuple[str, int]:
 
 
 def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
-    port_if_none = 26379 if _kind(parts) == "sentinel" else 6379
+    port_if_none = 26379 if _has_sentinels(parts) else 6379
     hosts = []
     for place in parts.netloc.rpartition("@")[2].split(","):
         one = urlsplit(f"//{place}")
@@ -179,23 +173,14 @@ def _reading_anew(client: Redis) -> Redis:
     return client
 
 
-class OneServer:
-    """One server, or whichever server the Sentinels name when a connection is made."""
+class Connections:
+    """Connections to one server, or to whichever server the Sentinels name when a connection is made."""
 
     def __init__(self, client: Redis, sentinels: Sequence[Redis] = (), service: str = "") -> None:
         """Use this client; close those of the Sentinels, who watch the service of this name, with it."""
-        self._client = client
+        self.client = client
         self._sentinels = sentinels
         self._service = service
-
-    async def client_for(self, key: str) -> Redis:
-        """Return the client of the server that has `key`."""
-        del key
-        return self._client
-
-    async def primaries(self) -> Sequence[Redis]:
-        """Return the client of every primary."""
-        return (self._client,)
 
     async def can_promote(self) -> bool | None:
         """Return whether a Sentinel sees enough others to make a replica the primary; None without Sentinels."""
@@ -215,11 +200,11 @@ class OneServer:
 
     async def renew(self) -> None:
         """Forget where what lies, and close connections that nobody uses: another server may have it now."""
-        await self._client.connection_pool.disconnect(inuse_connections=False)
+        await self.client.connection_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         """Close every connection."""
-        for client in (self._client, *self._sentinels):
+        for client in (self.client, *self._sentinels):
             await client.connection_pool.disconnect()
             await client.aclose()
 
@@ -230,59 +215,3 @@ async def _sees_enough(sentinel: Redis, service: str) -> bool:
     except (RedisError, OSError):
         return False
     return True
-
-
-class Cluster:
-    """A Cluster: redis-py's client of it says which server has a key, and each server has a client of its own."""
-
-    def __init__(self, hosts: Sequence[tuple[str, int]], options: dict[str, Any]) -> None:
-        """Ask these servers, and connect to all with these options."""
-        self._options = options
-        self._cluster = RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in hosts], **options)
-        self._clients: dict[tuple[str, int], Redis] = {}
-        if "ssl" in options:
-            self._cluster.connection_kwargs["connection_class"] = _TlsConnection
-            for node in self._cluster.nodes_manager.startup_nodes.values():
-                node.connection_class = _TlsConnection
-
-    async def client_for(self, key: str) -> Redis:
-        """Return the client of the server that has `key`."""
-        await self._initialize()
-        node = self._cluster.get_node_from_key(key)
-        if node is None:
-            raise ConnectionError("no node of the cluster holds the lineage")
-        return self._client(node)
-
-    async def primaries(self) -> Sequence[Redis]:
-        """Return the client of every primary."""
-        await self._initialize()
-        return [self._client(node) for node in self._cluster.get_primaries()]
-
-    async def can_promote(self) -> bool | None:
-        """Return None: the servers of a Cluster promote each other."""
-        return None
-
-    async def renew(self) -> None:
-        """Forget where what lies, and close connections that nobody uses: another server may have it now."""
-        await self._cluster.aclose()  # the next call initializes it again
-        for client in self._clients.values():
-            await client.connection_pool.disconnect(inuse_connections=False)
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._cluster.aclose()
-        for client in self._clients.values():
-            await client.connection_pool.disconnect()
-            await client.aclose()
-
-    async def _initialize(self) -> None:
-        try:
-            await self._cluster.initialize()
-        except RedisClusterException as error:  # which is no RedisError
-            raise NotConnected(str(error)) from error
-
-    def _client(self, node: ClusterNode) -> Redis:
-        place = (node.host, int(node.port))
-        if place not in self._clients:
-            self._clients[place] = _reading_anew(Redis(host=place[0], port=place[1], **self._options))
-        return self._clients[place]

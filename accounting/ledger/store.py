@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -52,10 +52,7 @@ LEAST_VERSION = (7, 2)
 LOOK_AGAIN = 0.5
 """Seconds after which a server's settings are looked at again before the next call."""
 
-RIGHTS = (
-    "~dpserve:* +@read +@write +@scripting +@connection +time +waitaof -@dangerous +config|get +info +role "
-    "+cluster|slots"
-)
+RIGHTS = "~dpserve:* +@read +@write +@scripting +@connection +time +waitaof -@dangerous +config|get +info +role"
 """The rights that an ACL must grant to the ledger's user."""
 
 _SENT = ("SADD", "SMEMBERS", "HSET", "HMGET")
@@ -132,7 +129,7 @@ OWNER: Asker = ("", 0)
 
 @dataclass(frozen=True)
 class StoreUse:
-    """The fullest of a store's primaries: bytes of memory used and allowed, and of the append-only file.
+    """A store's fullness: bytes of memory used and allowed, and of the append-only file.
 
     memory_limit: that of the machine where the server has none. writes: whether the newest write and rewrite of every
     file succeeded. replicas: how many follow the primary that has the fewest.
@@ -157,7 +154,7 @@ class Store:
     """A store that speaks the Redis protocol: Valkey, or Redis 7.2 or later.
 
     `url` is `redis://[user:password@]host:port/db`, `rediss://...`, `unix:///path/to/socket?db=0`,
-    `redis+sentinel://host:port,host:port/service` or `redis+cluster://host:port,host:port`; `rediss+...` for TLS.
+    `redis+sentinel://host:port,host:port/service`; `rediss+...` for TLS.
     Raises ValueError for any other. Nothing is sent before the first call.
     """
 
@@ -218,14 +215,10 @@ class Store:
                 )
             )
 
-        async def look_at_all() -> None:
-            for client in await self._connections.primaries():
-                await self._look(client)
-
         last = time.monotonic() + self.deadline - _PAUSE
         while True:
             try:
-                await self._within_deadline(look_at_all())
+                await self._within_deadline(self._look(self._connections.client))
             except LedgerUnavailable as error:
                 denied = isinstance(error.__cause__, refused.AuthenticationError)
                 passing = str(error) == _REWRITING or (isinstance(error.__cause__, _PASSING) and not denied)
@@ -235,10 +228,10 @@ class Store:
             else:
                 return
 
-    async def command(self, key: str, *words: str | bytes | int, durably: bool = False) -> Any:
-        """Send one command to where `key` lives and return its raw reply; `durably` waits for the disks."""
+    async def command(self, *words: str | bytes | int, durably: bool = False) -> Any:
+        """Send one command and return its raw reply; `durably` waits for the disks."""
         self._check()
-        return await self._within_deadline(self._command(key, words, durably=durably))
+        return await self._within_deadline(self._command(words, durably=durably))
 
     async def use(self) -> StoreUse:
         """Return how full the store is. Raises LedgerUnavailable."""
@@ -247,23 +240,17 @@ class Store:
         return found
 
     async def _use(self) -> StoreUse:
-        found = []
-        for client in await self._connections.primaries():
-            memory, persistence = await client.info("memory"), await client.info("persistence")
-            replication = await client.info("replication")
-            replicas = [value for name, value in replication.items() if re.fullmatch(r"slave\d+", name)]
-            following = sum(each["state"] == "online" for each in replicas)
-            states = (persistence.get(name, "ok") for name in ("aof_last_write_status", "aof_last_bgrewrite_status"))
-            file = int(persistence.get("aof_current_size", 0))
-            writes = all(state == "ok" for state in states)
-            limit = int(memory["maxmemory"]) or int(memory["total_system_memory"])
-            found.append(StoreUse(int(memory["used_memory"]), limit, file, writes, following))
-        fullest = max(found, key=lambda one: one.memory / one.memory_limit)
-        return replace(
-            fullest,
-            file=max(one.file for one in found),
-            writes=all(one.writes for one in found),
-            replicas=min(one.replicas for one in found),
+        client = self._connections.client
+        memory, persistence = await client.info("memory"), await client.info("persistence")
+        replication = await client.info("replication")
+        replicas = [value for name, value in replication.items() if re.fullmatch(r"slave\d+", name)]
+        states = (persistence.get(name, "ok") for name in ("aof_last_write_status", "aof_last_bgrewrite_status"))
+        return StoreUse(
+            memory=int(memory["used_memory"]),
+            memory_limit=int(memory["maxmemory"]) or int(memory["total_system_memory"]),
+            file=int(persistence.get("aof_current_size", 0)),
+            writes=all(state == "ok" for state in states),
+            replicas=sum(replica["state"] == "online" for replica in replicas),
         )
 
     @property
@@ -315,7 +302,7 @@ class Store:
             packed = msgspec.msgpack.encode(sent)
             words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, packed)
             try:
-                reply = await self._within_deadline(self._command(str(keys[0]), words, durably=durably))
+                reply = await self._within_deadline(self._command(words, durably=durably))
                 break
             except LedgerUnavailable as error:
                 word, _, line = str(error.__cause__).partition(" ")
@@ -354,8 +341,8 @@ class Store:
                 await self.compare(lineage, mark)
                 self._marks[lineage] = mark
 
-    async def _command(self, key: str, words: Command, *, durably: bool) -> Any:
-        client = await self._connections.client_for(key)
+    async def _command(self, words: Command, *, durably: bool) -> Any:
+        client = self._connections.client
         if time.monotonic() > self._looked.get(client, 0.0):
             await self._look(client)
         async with self._free:
@@ -451,7 +438,7 @@ class Store:
                 ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
             ) from error
         # With everysec the disk is at most a second behind, and WAITAOF waits for it; with no, it may never come.
-        # Once for one server of a cluster is for all of them, and for good.
+        # Once is for good.
         self._waits = self._waits or settings.get("appendfsync") == "everysec"
         accepted = {
             "appendonly": ("yes",),

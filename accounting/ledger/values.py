@@ -53,7 +53,7 @@ _UNSEEN = re.compile(
 
 @lru_cache(maxsize=256)
 def checked_lineage(name: str) -> None:
-    """Raise ValueError unless `name` can name a lineage in the store's keys, which a cluster finds by it."""
+    """Raise ValueError unless `name` can name a lineage in the store's keys."""
     if not _LINEAGE.fullmatch(name):
         raise ValueError(
             "a lineage's name has 1 to 128 letters, digits, dots, dashes and underscores and starts with a letter or a "

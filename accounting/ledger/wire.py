@@ -1,8 +1,7 @@
 """The ledger's values as the store has them: names of keys, arguments of functions, and their replies.
 
-All keys of a lineage carry the hash tag `{lineage}`, so that a cluster keeps them together; every key that a function
-touches is handed to it. A client's name is percent-encoded in the names of its keys, so that no name can reach into
-another's keys.
+All keys of a lineage begin with its name between braces; every key that a function touches is handed to it. A client's
+name is percent-encoded in the names of its keys, so that no name can reach into another's keys.
 """
 
 from collections.abc import Callable, Mapping, Sequence

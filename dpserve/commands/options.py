@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 OTHER_TERMS = "The budget in other terms"
 LEDGER = (
-    "redis://host:port/db of a Redis or Valkey, redis+sentinel://host:port/service, redis+cluster://host:port, each "
+    "redis://host:port/db of a Redis or Valkey, redis+sentinel://host:port/service, each "
     "with rediss for TLS, or the folder of the embedded ledger."
 )
 LEDGER_DEFAULT = "the embedded one in your state folder"

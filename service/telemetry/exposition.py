@@ -121,11 +121,11 @@ async def _promotion_metrics(ledger: Ledger) -> list[Metric]:
 
 
 def _store_metrics(use: StoreUse, replicas_needed: int) -> list[Metric]:
-    memory = "Memory that the ledger's store uses: of a Cluster, the fullest of its servers."
+    memory = "Memory that the ledger's store uses."
     limit = "Memory that it may use: its maxmemory, or all of its machine."
     file = "Size of its append-only file."
     writes = "1 if its newest write to the file, and the newest rewrite, succeeded."
-    replicas = "Replicas that follow its primary: of a Cluster, the primary that has the fewest."
+    replicas = "Replicas that follow its primary."
     needed = "Replicas on whose disks a charge must be before it is answered."
     return [
         _gauge("dpserve_store_memory_bytes", memory, (), [((), use.memory)]),

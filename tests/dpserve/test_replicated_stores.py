@@ -1,4 +1,4 @@
-"""Every command that opens the ledger, on a primary with a replica, on Sentinels and on a Cluster, under the ACL."""
+"""Every command that opens the ledger, on a primary with a replica and on Sentinels, under the ACL."""
 
 import ast
 import socket
@@ -13,7 +13,7 @@ from dpserve.accounting.ledger.store import RIGHTS
 from dpserve.commands.options import lineage_names, open_ledger
 from dpserve.training.errors import WrongOption
 from tests.owners_commands import BUDGET, COLUMNS, LEDGER_OPTIONS, Owner, ledger_commands, use_every_command
-from tests.topologies import cluster, primary_and_sentinels
+from tests.topologies import primary_and_sentinels
 
 USER = ("clerk", "secret", *RIGHTS.split())
 
@@ -21,12 +21,6 @@ USER = ("clerk", "secret", *RIGHTS.split())
 @pytest.fixture(scope="module")
 def primary_and_sentinel(tmp_path_factory):
     with primary_and_sentinels(tmp_path_factory.mktemp("replicated"), USER) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def clustered(tmp_path_factory):
-    with cluster(tmp_path_factory.mktemp("cluster"), USER) as found:
         yield found
 
 
@@ -45,6 +39,9 @@ def refused(folder, *more):
 def test_every_command_works_on_a_primary_with_a_replica_by_its_flags(home, primary_and_sentinel):
     store, _ = primary_and_sentinel
     refused(home, "--ledger", store.url)
+    (home / "dpserve.toml").write_text(f'ledger = "{store.url}"\n')
+    refused(home)
+    (home / "dpserve.toml").unlink()
     store.empty()
     use_every_command(Owner(home, ("--ledger", store.url, "--ledger-replicas", "1")), store.empty)
 
@@ -55,7 +52,9 @@ def test_every_command_works_on_sentinels_by_the_environment(home, primary_and_s
     refused(home)
     store.empty()
     monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", "1")
-    use_every_command(Owner(home), store.empty)
+    owner = Owner(home)
+    use_every_command(owner, store.empty)
+    assert ledger_commands().keys() - owner.ran == {("serve",), ("demo",)}
 
 
 def test_a_sentinel_that_is_silent_leaves_time_for_the_others(home, primary_and_sentinel):
@@ -66,15 +65,6 @@ def test_a_sentinel_that_is_silent_leaves_time_for_the_others(home, primary_and_
         replicas = ("--ledger-replicas", "1")
         with_it = Owner(home, ("--ledger", store.url.replace("@", f"@{there},"), *replicas))("lineage", "list")
         assert with_it == Owner(home, ("--ledger", store.url, *replicas))("lineage", "list")
-
-
-def test_every_command_works_on_a_cluster_by_the_file(home, clustered):
-    (home / "dpserve.toml").write_text(f'ledger = "{clustered.url}"\n')
-    refused(home)
-    (home / "dpserve.toml").write_text(f'ledger = "{clustered.url}"\nledger-replicas = 1\n')
-    owner = Owner(home)
-    use_every_command(owner, clustered.empty)
-    assert ledger_commands().keys() - owner.ran == {("serve",), ("demo",)}
 
 
 def test_every_command_that_opens_the_ledger_takes_the_number_of_replicas():

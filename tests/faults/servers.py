@@ -1,4 +1,4 @@
-"""Servers for the fault tests, each a process of its own on loopback: stores, Sentinels, a cluster, services."""
+"""Servers for the fault tests, each a process of its own on loopback: stores, Sentinels, services."""
 
 import os
 import re

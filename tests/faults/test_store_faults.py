@@ -1,4 +1,4 @@
-"""The store dies, loses its tail, fills its disk, freezes; primaries fall and nodes of a cluster die."""
+"""The store dies, loses its tail, fills its disk, freezes; primaries fall."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from .books import (
     open_accounts,
 )
 from .conftest import fault, trials
-from .servers import DURABLE, StoreServer, free_port
+from .servers import DURABLE, StoreServer
 
 pytestmark = pytest.mark.anyio
 
@@ -209,66 +209,6 @@ def _wait_for_promotion(sentinel: StoreServer, replica: StoreServer) -> None:
                 return
             time.sleep(0.05)
     raise TimeoutError("the Sentinels promoted nobody")
-
-
-def _start_cluster(folder: Path) -> list[StoreServer]:
-    nodes = []
-    for number in range(3):
-        bus = str(free_port())
-        settings = DURABLE | {"cluster-enabled": "yes", "cluster-port": bus, "cluster-node-timeout": "1000"}
-        settings |= {"cluster-require-full-coverage": "no"}
-        nodes.append(StoreServer(folder / f"node {number}", settings).start())
-    clients = [redis.Redis(port=node.port, protocol=2, decode_responses=True) for node in nodes]
-    for number, client in enumerate(clients):
-        client.execute_command(
-            "CLUSTER", "ADDSLOTSRANGE", number * 5461, 16383 if number == 2 else number * 5461 + 5460
-        )
-        client.execute_command("CONFIG", "SET", "cluster-announce-ip", "127.0.0.1")
-    for client, node in zip(clients[:2], nodes[1:], strict=True):
-        client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, node.settings["cluster-port"])
-    last = time.monotonic() + 30
-    while not all(_is_formed(client) for client in clients):
-        if time.monotonic() > last:
-            raise TimeoutError("the cluster did not form")
-        time.sleep(0.05)
-    for client in clients:
-        client.close()
-    return nodes
-
-
-def _is_formed(client: "redis.Redis[str]") -> bool:
-    said = str(client.execute_command("CLUSTER", "INFO"))
-    return "known_nodes:3" in said and "state:ok" in said
-
-
-async def test_a_node_of_a_cluster_dies(tmp_path: Path) -> None:
-    nodes = _start_cluster(tmp_path)
-    url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-    lineages = [f"lineage-{number}" for number in range(6)]
-    done = {lineage: Acknowledged() for lineage in lineages}
-    try:
-        with fault("one of three cluster nodes killed under load, restarted") as found:
-            async with await Ledger.connect(url) as ledger:
-                for lineage in lineages:
-                    await open_accounts(ledger, lineage)
-                assert {account.lineage for account in await ledger.lineages()} == set(lineages)
-            for trial in range(trials(10, 1)):
-                struck = nodes[trial % 3]
-                async with await Ledger.connect(url, deadline=2.0) as ledger:
-                    calls = [_bounded(ledger, lineage, str(trial), struck) for lineage in lineages]
-                    for lineage, more in zip(lineages, await asyncio.gather(*calls), strict=True):
-                        done[lineage] = _merged(done[lineage], more)
-                struck.kill()
-                struck.start()
-                for lineage in lineages:  # until the nodes have found each other again
-                    await (await _available(url, lineage, 60, 0)).close()
-                    done[lineage].attempts += 1
-                async with await Ledger.connect(url) as ledger:
-                    right = [await nothing_acknowledged_is_missing(ledger, one, done[one]) for one in lineages]
-                    found.trial(held=all(right))
-    finally:
-        for node in nodes:
-            node.kill()
 
 
 async def _whole(url: str, replicas: int = 0) -> Ledger:

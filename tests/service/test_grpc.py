@@ -249,7 +249,7 @@ def test_a_ledger_that_is_gone_is_unavailable(opened):
     service = opened.service
     key = service.add_client()
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
-    service.call(service.ledger.store.command(name, "DEL", name))
+    service.call(service.ledger.store.command("DEL", name))
     assert opened.refused([ROW], key) == str(StatusCode.UNAVAILABLE)
     assert not opened.client.is_server_ready()
 
@@ -476,7 +476,7 @@ def test_a_span_says_how_the_call_ended(service):
     opened.refused([ROW], "guessed")
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
     key = service.add_client("bob")
-    service.call(service.ledger.store.command(name, "DEL", name))
+    service.call(service.ledger.store.command("DEL", name))
     opened.refused([ROW], key)
     opened.close()
     ended = [

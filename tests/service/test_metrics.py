@@ -239,7 +239,7 @@ def test_two_models_of_different_records_count_the_same(start, head, tmp_path):
 
 def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
-    service.call(service.ledger.store.command(name, "DEL", name))
+    service.call(service.ledger.store.command("DEL", name))
     families = exported(service, tmp_path)
     assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}
     assert "dpserve_lineage_spent" not in families
@@ -248,7 +248,7 @@ def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
 def test_a_ledger_that_hangs_is_down_and_keeps_no_scrape_waiting(service, tmp_path):
     store = service.ledger.store
     store.deadline = 600.0  # longer than the scraper of these tests waits
-    process = service.call(store.command("", "INFO", "server"))["process_id"]
+    process = service.call(store.command("INFO", "server"))["process_id"]
     os.kill(process, signal.SIGSTOP)
     try:
         families = exported(service, tmp_path)

@@ -54,7 +54,7 @@ def running_server(folder: Path, binary: str, **settings: str) -> Iterator[str]:
     words = [binary, "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     for name, value in settings.items():
         words += [f"--{name.replace('_', '-')}", value]
-    process, port = _started(words, clustered="cluster_enabled" in settings)
+    process, port = _started(words)
     try:
         yield f"redis://127.0.0.1:{port}/0"
     finally:
@@ -62,12 +62,11 @@ def running_server(folder: Path, binary: str, **settings: str) -> Iterator[str]:
         process.communicate()
 
 
-def _started(words: list[str], *, clustered: bool) -> tuple["subprocess.Popen[bytes]", int]:
+def _started(words: list[str]) -> tuple["subprocess.Popen[bytes]", int]:
     said = b""
     for _ in range(5):  # a port that was free may be taken by the time it is used
         port = free_port()
-        ports = ["--port", str(port), *(["--cluster-port", str(free_port())] if clustered else [])]
-        process = subprocess.Popen([*words, *ports], stdout=subprocess.PIPE)
+        process = subprocess.Popen([*words, "--port", str(port)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         for line in process.stdout:
             if b"Ready to accept connections" in line:
@@ -77,15 +76,7 @@ def _started(words: list[str], *, clustered: bool) -> tuple["subprocess.Popen[by
     raise RuntimeError(f"the server did not start: {said.decode()}")
 
 
-def _own_every_slot(url: str) -> None:
-    """Make a cluster of one node, which refuses a function that reaches across slots."""
-    with redis.Redis.from_url(url, decode_responses=True, protocol=2) as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while client.cluster("INFO")["cluster_state"] != "ok":
-            continue
-
-
-@pytest.fixture(scope="session", params=["embedded", "external", "cluster"])
+@pytest.fixture(scope="session", params=["embedded", "external"])
 def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a durable store, of each kind in turn."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -93,10 +84,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         with EmbeddedStore(folder) as store:
             yield store.url
     else:
-        clustered = {"cluster_enabled": "yes"} if request.param == "cluster" else {}
-        with running_server(folder, BINARY, **DURABLE, **clustered) as url:
-            if clustered:
-                _own_every_slot(url)
+        with running_server(folder, BINARY, **DURABLE) as url:
             yield url
 
 

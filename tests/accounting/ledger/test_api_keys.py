@@ -145,7 +145,7 @@ async def test_a_key_that_cannot_be_read_is_damage_and_not_good_for_ever(ledger:
         (keys.api_keys, digest, ("ann", "- predict")),
     ):
         for entry in entries:
-            await ledger.store.command(key, "HSET", key, field, entry)
+            await ledger.store.command("HSET", key, field, entry)
             with pytest.raises(LedgerDamaged):
                 await ledger.api_keys.authenticate(lineage, digest)
 
@@ -153,7 +153,7 @@ async def test_a_key_that_cannot_be_read_is_damage_and_not_good_for_ever(ledger:
 async def test_a_key_that_is_only_among_the_lineages_opens_nothing(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     keys = LineageKeys(lineage).api_keys
-    await ledger.store.command(keys, "HSET", keys, digest_of(lineage, "slipped in"), "- predict,budget-read ann")
+    await ledger.store.command("HSET", keys, digest_of(lineage, "slipped in"), "- predict,budget-read ann")
     with pytest.raises(UnknownKey):
         await ledger.api_keys.authenticate(lineage, digest_of(lineage, "slipped in"))
 

@@ -1,16 +1,15 @@
-"""The ledger by Sentinels and a Cluster behind TLS, with a private authority, a client's certificate and passwords."""
+"""The ledger by Sentinels behind TLS, with a private authority, a client's certificate and passwords."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
 from dpserve.accounting.ledger import Ledger, LedgerUnavailable
 from dpserve.accounting.ledger.store import RIGHTS
 from tests.tls_fronts import Fronts, fronts
-from tests.topologies import Replicated, cluster, encrypted_sentinels
+from tests.topologies import encrypted_sentinels
 
 from .conftest import asking, new_lineage, open_accounts, releases
 
@@ -22,12 +21,6 @@ USER = ("clerk", "secret", *RIGHTS.split())
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronts]:
     with fronts(tmp_path_factory.mktemp("tls") / "certificates") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def clustered(front: Fronts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
-    with cluster(tmp_path_factory.mktemp("cluster"), USER, front) as made:
         yield made
 
 
@@ -45,23 +38,6 @@ async def test_sentinels_and_their_servers_are_reached_by_tls_alone_and_followed
         async with await _soon(store.url) as ledger:
             assert (await ledger.lineage(lineage)).releases == 2
         assert replica.port in front.encrypted
-
-
-async def test_every_server_of_a_cluster_is_reached_by_tls_alone(front: Fronts, clustered: Replicated) -> None:
-    async with await Ledger.connect(clustered.url, replicas=1) as ledger:
-        for _ in range(6):
-            lineage = new_lineage()
-            await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-            await ledger.charge(asking(lineage, "ann", "one", "two"))
-            assert (await ledger.lineage(lineage)).releases == 2
-    assert {server.port for server in clustered.primaries} <= set(front.encrypted)
-
-
-async def test_a_cluster_whose_certificates_were_renewed_is_charged_by_who_was_connected(
-    clustered: Replicated, front: Fronts
-) -> None:
-    async with await Ledger.connect(clustered.url, replicas=1) as ledger:
-        await _charge_over_a_renewal(ledger, front)
 
 
 async def test_sentinels_whose_certificates_were_renewed_are_asked_by_who_was_connected(
@@ -84,19 +60,6 @@ async def _charge_over_a_renewal(ledger: Ledger, front: Fronts) -> None:
                 await ledger.charge(request)
                 break
         assert (await ledger.lineage(lineage)).releases == 2
-
-
-@pytest.mark.parametrize("lacking", ["the client's certificate", "the authority", "everything"])
-async def test_a_cluster_is_unavailable_without(lacking: str, front: Fronts, clustered: Replicated) -> None:
-    address = clustered.url.partition("?")[0]
-    if lacking == "everything":
-        address = address.replace("rediss", "redis")
-    elif lacking == "the authority":
-        address += "?" + urlencode({name: path for name, path in front.options.items() if name not in front.authority})
-    else:
-        address += "?" + urlencode(front.authority)
-    with pytest.raises(LedgerUnavailable):
-        await Ledger.connect(address, replicas=1, deadline=0.5)
 
 
 async def test_sentinels_own_credentials_are_asked_for(front: Fronts, tmp_path: Path) -> None:
