@@ -132,7 +132,7 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     owner("export", model, "--to", "safetensors", "--out", str(folder / "model.safetensors"))
     asyncio.run(charge("a later row"))
     verified = json.loads(owner("ledger", "verify", "--lineage", "people", "--json"))
-    trail = owner("ledger", "export", "--lineage", "people", "--format", "jsonl")
+    trail = owner("ledger", "export", "--lineage", "people")
     assert trail.count('"kind": "receipt"') == verified["receipts"]
     owner("ledger", "backup", str(folder / "copy"))
     owner("ledger", "rehearse", str(folder / "copy"))

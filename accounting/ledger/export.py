@@ -1,11 +1,15 @@
-"""A lineage's acts and receipts as CSV or JSON lines: the audit trail, for the owner's own tools."""
+"""A lineage's acts and receipts as JSON lines: the audit trail, for the owner's own tools.
 
-import csv
-import io
+`kind` is `receipt`, or of an act what the owner did. `scope` and `name` say whom it is about; `blocks`, with spaces
+between, which of the lineage paid. What has an amount says its unit. An epsilon is at `delta`, of an act that of the
+account, of a receipt the client's of now: epsilons add up only in accounts that count them, rho does in the others.
+`price_epsilon` is pure.
+"""
+
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.currency import EPSILON, RHO
@@ -16,59 +20,16 @@ from dpserve.accounting.ledger.verification import all_acts, all_receipts
 from dpserve.accounting.ledger.wire import read_budget
 from dpserve.accounting.picorho import to_rho
 
-Format = Literal["csv", "jsonl"]
-
-COLUMNS = (
-    "kind",
-    "number",
-    "time_utc",
-    "by",
-    "why",
-    "scope",
-    "name",
-    "group",
-    "blocks",
-    "limit_rho",
-    "limit_epsilon",
-    "limit_before_rho",
-    "limit_before_epsilon",
-    "delta",
-    "accepts",
-    "client_receipt",
-    "model",
-    "mechanism",
-    "cost",
-    "price_rho",
-    "price_epsilon",
-    "releases",
-    "total_rho",
-    "total_epsilon",
-    "group_releases",
-    "group_total_rho",
-    "lineage_releases",
-    "lineage_total_rho",
-    "detail",
-    "service",
-    "hash_sha256",
-)
-"""The names of columns; what has an amount says its unit. `kind` is `receipt`, or of an act what the owner did.
-
-`scope` and `name` say whom it is about; `blocks`, with spaces between, which of the lineage paid. An epsilon is at
-`delta`, of an act that of the account, of a receipt the
-client's of now: epsilons add up only in accounts that count them,
-rho does in the others. `price_epsilon` is pure."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20'")  # also as wide as an ideograph
 _BUDGET = ("limit", "accepts", "delta", "coins")
 
 
-async def export(owner: Acts, lineage: str, form: Format) -> AsyncIterator[str]:
+async def export(owner: Acts, lineage: str) -> AsyncIterator[str]:
     """Yield the lines of an export of all acts and then all receipts that there are now. Raises UnknownLineage.
 
     Times are in UTC, as ISO 8601 has them, hashes hexadecimal, amounts in rho, and as epsilon rounded up.
-    CSV begins with the names of columns. That it was exported is an act itself, the newest of them, unless the lineage
-    was forgotten, which has no acts any more.
+    That it was exported is an act itself, the newest of them, unless the lineage was forgotten, which has no acts any
+    more.
     """
     ledger = owner.ledger
     account = await ledger.lineage_or_forgotten(lineage)
@@ -76,19 +37,17 @@ async def export(owner: Acts, lineage: str, form: Format) -> AsyncIterator[str]:
         await owner.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
     account, clients, *_ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}
-    if form == "csv":
-        yield _row(COLUMNS)
     acts = await all_acts(ledger, lineage, account.newest_act)
     with reading(lineage):
         described = list(_described_acts(acts))
     for act in described:
-        yield _line(act, form)
+        yield _line(act)
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
-        yield _line(_described_receipt(receipt, budgets[receipt.client]), form)
+        yield _line(_described_receipt(receipt, budgets[receipt.client]))
 
 
 def _described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
-    """Yield what each of a lineage's acts did, all of them from the first on, under the names of COLUMNS.
+    """Yield what each of a lineage's acts did, all of them from the first on.
 
     A new budget is called `raise`, `lower` or `budget`, by what was changed of the one before.
     Raises ValueError, KeyError or TypeError for an act that cannot be read.
@@ -138,7 +97,7 @@ def _amount(budget: Budget, amount: int) -> dict[str, float | None]:
 
 
 def _described_receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
-    """Return what a receipt says, under the names of COLUMNS. budget: its payer's."""
+    """Return what a receipt says. budget: its payer's."""
     pure = receipt.cost.picoepsilon
     total = receipt.total_in(budget.currency, receipt.releases)
     return {
@@ -175,21 +134,5 @@ def _iso(time: float) -> str:
         return f"{time} s since 1970"
 
 
-def _line(value: dict[str, Any], form: Format) -> str:
-    if form == "jsonl":
-        return json.dumps(value, ensure_ascii=False) + "\n"
-    return _row([_spell(value.get(name, "")) for name in COLUMNS])
-
-
-def _spell(cell: object) -> object:
-    if isinstance(cell, dict):
-        return json.dumps(cell, ensure_ascii=False) if cell else ""
-    # A spreadsheet takes what begins like this for a formula, and a client's name or a reason may. A text that begins
-    # with an apostrophe gets another one, so that no two texts are spelled alike.
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
-
-
-def _row(cells: object) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)  # type: ignore[arg-type]
-    return line.getvalue()
+def _line(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False) + "\n"

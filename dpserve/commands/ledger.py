@@ -180,15 +180,12 @@ def _verification_fields(checked: Verification) -> dict[str, object]:
 @app.command("export")
 def export(
     lineage: ActOnLineage,
-    form: str = option("csv", "csv or jsonl.", "--format"),
     out: Path | None = option(None, "The file to write.", default_text="standard output"),
 ) -> None:
-    """Write the audit trail: who did what, when and why, and every receipt, as CSV or JSON lines."""
-    if form not in ("csv", "jsonl"):
-        raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
+    """Write the audit trail: who did what, when and why, and every receipt, as JSON lines."""
 
     async def apply(opened: Ledger, chosen: str) -> None:
-        lines = exported(lineage.acting(opened), chosen, "csv" if form == "csv" else "jsonl")
+        lines = exported(lineage.acting(opened), chosen)
         if out is not None:
             await _write(out, lines)
             return

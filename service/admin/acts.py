@@ -86,8 +86,6 @@ _ACT: TypeAdapter[ActRequest] = TypeAdapter(_ANY)
 class TrailRequest(SignedRequest):
     """Download the audit trail, which is an act itself."""
 
-    format: Literal["jsonl", "csv"] = "jsonl"
-
 
 _TRAIL = TypeAdapter(TrailRequest)
 
@@ -174,7 +172,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
     async def trail(request: Request) -> StreamingResponse:
         given = await read(request, _TRAIL)
         with refusing():
-            lines = export(given.acting_on(ledger), given.lineage, given.format)
+            lines = export(given.acting_on(ledger), given.lineage)
             first = await anext(lines)  # what refuses does so before an answer begins
 
         async def all_lines() -> AsyncIterator[str]:
@@ -182,10 +180,11 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
             async for line in lines:
                 yield line
 
-        kind = "text/csv" if given.format == "csv" else "application/jsonl"
-        named = f'attachment; filename="{given.lineage}-trail.{given.format}"'
+        named = f'attachment; filename="{given.lineage}-trail.jsonl"'
         return StreamingResponse(
-            all_lines(), media_type=kind, headers={"Content-Disposition": named, "Cache-Control": "no-store"}
+            all_lines(),
+            media_type="application/jsonl",
+            headers={"Content-Disposition": named, "Cache-Control": "no-store"},
         )
 
 

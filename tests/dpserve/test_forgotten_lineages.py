@@ -52,7 +52,7 @@ def test_a_misspelt_lineage_is_undone_and_its_records_are_trained_on_under_the_r
     assert "--lineage: was forgotten" in run(*TRAIN, "--lineage", "peolpe", "--out", "third", status=2).stderr
     run("lineage", "set-budget", "model", *BUDGET)
     assert [each["lineage"] for each in json.loads(run("lineage", "list", "--json").stdout)] == ["people"]
-    trail = run("ledger", "export", "--lineage", "peolpe", "--format", "jsonl").stdout.splitlines()
+    trail = run("ledger", "export", "--lineage", "peolpe").stdout.splitlines()
     newest = json.loads(trail[-1])
     assert (newest["kind"], newest["why"]) == ("forget", "misspelt")
     verified = run("ledger", "verify").stdout

@@ -245,12 +245,11 @@ export function close() {
 
 /** Ask who and why, and then for the audit trail, which the browser keeps as a file. */
 export function downloadTrail({ lineage, fetchTrail }) {
-  const format = field("Format", select("format", [["jsonl", "JSON Lines"], ["csv", "CSV"]]));
-  const content = [el("p", {}, "All acts and receipts of the lineage. The download is an act, too, and is in the trail from then on."), format];
-  const form = signed("Download", content, async (read, by, why) => {
-    const blob = await fetchTrail({ lineage, by, why, format: read.get("format") });
+  const content = [el("p", {}, "All acts and receipts of the lineage, as JSON lines. The download is an act, too, and is in the trail from then on.")];
+  const form = signed("Download", content, async (_, by, why) => {
+    const blob = await fetchTrail({ lineage, by, why });
     const url = URL.createObjectURL(blob);
-    el("a", { href: url, download: `${lineage}-trail.${read.get("format")}` }).click();
+    el("a", { href: url, download: `${lineage}-trail.jsonl` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
     close();
   });

@@ -183,7 +183,7 @@ async def test_an_export_names_the_blocks_that_paid(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "store") as ledger:
         await _open(ledger)
         await ledger.charge(asking("lineage", "ann", "1", blocks=BOTH))
-        rows = [json.loads(line) async for line in export(ledger.acting("owner"), "lineage", "jsonl")]
+        rows = [json.loads(line) async for line in export(ledger.acting("owner"), "lineage")]
     assert rows[-1]["blocks"] == "2026-09 2026-10"
     opened = [row for row in rows if row["kind"] == "add-block"]
     assert [(row["scope"], row["name"]) for row in opened] == [("block", SEPTEMBER), ("block", OCTOBER)]

@@ -1,12 +1,12 @@
 """The audit trail: who did what, when and why, and every receipt, with units and times that anybody can read."""
 
-import csv
 import json
+from typing import Any
 
 import pytest
 
 from dpserve.accounting.ledger import Acts, ApiKey, Ledger, ReleaseRequest, key_digest
-from dpserve.accounting.ledger.export import COLUMNS, Format, export
+from dpserve.accounting.ledger.export import export
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.picorho import to_rho
 
@@ -17,9 +17,8 @@ pytestmark = pytest.mark.anyio
 RHO = to_rho(COST.picorho)
 
 
-async def _rows(owner: Acts, lineage: str, form: Format) -> list[dict[str, object]]:
-    lines = [line async for line in export(owner, lineage, form)]
-    return list(csv.DictReader(lines)) if form == "csv" else [json.loads(line) for line in lines]
+async def _rows(owner: Acts, lineage: str) -> list[dict[str, Any]]:
+    return [json.loads(line) async for line in export(owner, lineage)]
 
 
 async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, lineage: str) -> None:
@@ -34,8 +33,8 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
         await deputy.rotate_key(lineage, "auth0|5f", key_digest("next"))
         await owner.set_group(lineage, "auth0|5f", "")
         await ledger.acting("Ann Owner", "left us").revoke(lineage, "auth0|5f")
-        first = await _rows(owner, lineage, "jsonl")
-        second = await _rows(deputy, lineage, "csv")
+        first = await _rows(owner, lineage)
+        second = await _rows(deputy, lineage)
         assert (await verify(ledger, lineage)).findings == ()
     done = [(row["kind"], row["by"], row["why"], row["scope"], row["name"]) for row in second]
     owner_said, deputy_said = ("Ann Owner", "quarter 3"), ("deputy@example.org", "")
@@ -69,26 +68,14 @@ async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> 
         await ledger.charge(asking(lineage, "ann", "1", "2"))
         await ledger.charge(asking(lineage, "bob", "2"))
         await ledger.charge(ReleaseRequest(lineage, "ann", "m", bytes(32), "weights", COST, 1e12))
-        rows = await _rows(ledger.acting("owner"), lineage, "csv")
-        described = await _rows(ledger.acting("owner"), lineage, "jsonl")
-    assert tuple(rows[0]) == COLUMNS
+        rows = await _rows(ledger.acting("owner"), lineage)
     first, second, held = rows[4:]
-    assert (first["time_utc"], first["price_rho"]) == ("1970-01-01T00:00:01.500000+00:00", str(RHO))
-    assert (first["releases"], first["lineage_releases"], first["total_rho"]) == ("2", "2", str(2 * RHO))
-    assert float(str(first["total_epsilon"])) == releases(5).epsilon_at(2 * COST.picorho)
-    assert (second["name"], second["client_receipt"], second["total_rho"]) == ("bob", "1", str(RHO))
-    assert (second["lineage_releases"], second["lineage_total_rho"]) == ("0", "0.0")
+    assert (first["time_utc"], first["price_rho"]) == ("1970-01-01T00:00:01.500000+00:00", RHO)
+    assert (first["releases"], first["lineage_releases"], first["total_rho"]) == (2, 2, 2 * RHO)
+    assert first["total_epsilon"] == releases(5).epsilon_at(2 * COST.picorho)
+    assert (second["name"], second["client_receipt"], second["total_rho"]) == ("bob", 1, RHO)
+    assert (second["lineage_releases"], second["lineage_total_rho"]) == (0, 0.0)
     assert held["time_utc"] == "1000000000000.0 s since 1970"
-    assert described[5]["total_rho"] == 2 * RHO
-
-
-async def test_a_name_is_no_formula_of_a_spreadsheet_and_no_other_name(embedded_url: str, lineage: str) -> None:
-    names = ["=1+1", "'=1+1", "\uff1d1+1"]
-    async with await Ledger.connect(embedded_url) as ledger:
-        await open_accounts(ledger, lineage, releases(9), **dict.fromkeys(names, releases(5)))
-        rows = await _rows(ledger.acting("@me", "-1"), lineage, "csv")
-    assert [row["name"] for row in rows[1:4]] == [f"'{name}" for name in names]
-    assert (rows[4]["by"], rows[4]["why"]) == ("'@me", "'-1")
 
 
 @pytest.mark.parametrize(

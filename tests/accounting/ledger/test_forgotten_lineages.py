@@ -154,7 +154,7 @@ async def test_the_trail_says_who_forgot_it_and_the_books_are_right(ledger: Ledg
     await ledger.acting("owner", "misspelt").forget_lineage(lineage, time=1.0)
     newest = (await ledger.acts(lineage))[-1]
     assert (newest.kind, newest.by, newest.why) == ("forget", "owner", "misspelt")
-    lines = [line async for line in export(ledger.acting("owner"), lineage, "jsonl")]
+    lines = [line async for line in export(ledger.acting("owner"), lineage)]
     assert '"kind": "forget"' in lines[-1]
     assert (await verify(ledger, lineage)).findings == ()
 

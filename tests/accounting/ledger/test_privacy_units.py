@@ -93,7 +93,7 @@ async def test_a_unit_that_no_act_settled_is_found(embedded: Ledger, embedded_ur
 async def test_an_export_names_the_unit(embedded: Ledger, lineage: str) -> None:
     await _open(embedded, lineage)
     await embedded.acting("owner").settle_unit(lineage, "person")
-    lines = [line async for line in export(embedded.acting("owner"), lineage, "jsonl")]
+    lines = [line async for line in export(embedded.acting("owner"), lineage)]
     assert any('"kind": "unit"' in line and '"unit": "person"' in line for line in lines)
 
 

@@ -1,7 +1,7 @@
 """Accounts that count pure epsilon: the filter is the sum, in whole numbers of 1e-12."""
 
 import asyncio
-import csv
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -177,9 +177,9 @@ async def test_a_raised_limit_of_epsilon_bounds_what_was_said_before(ledger: Led
 async def test_the_trail_says_both_currencies(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, Budget.pure(3), ann=Budget.pure(1))
     await ledger.charge(asking(lineage, "ann", "1", cost=HALF))
-    *_, row = csv.DictReader([line async for line in export(ledger.acting("owner"), lineage, "csv")])
-    assert float(row["price_epsilon"]) == float(row["total_epsilon"]) == 0.5
-    assert float(row["total_rho"]) == HALF.picorho / 1e12
+    *_, row = [json.loads(line) async for line in export(ledger.acting("owner"), lineage)]
+    assert row["price_epsilon"] == row["total_epsilon"] == 0.5
+    assert row["total_rho"] == HALF.picorho / 1e12
 
 
 async def test_a_batch_decides_each_request_by_exact_sums(ledger: Ledger, lineage: str) -> None:
