@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dpserve import Client, ServiceError
@@ -91,8 +92,9 @@ def test_a_backup_is_rehearsed_beside_the_ledger(run, spent):
     assert "right" in said
     assert "can be restored" in said
     assert run("ledger", "status").stdout == before
-    damaged = run.folder / "damaged.backup"
-    damaged.write_text("".join(BackupFile(str(run.folder / "ledger.backup"))).replace("alice", "alicf"))
+    text = "".join(BackupFile(str(run.folder / "ledger.backup"))).replace("alice", "alicf")
+    with pa.CompressedOutputStream(str(run.folder / "damaged.backup"), "zstd") as file:
+        file.write(text.encode())
     assert "altered" in run.fails("ledger", "rehearse", "damaged.backup")
     assert "cannot read nowhere" in run.fails("ledger", "rehearse", "nowhere")
 
@@ -100,7 +102,7 @@ def test_a_backup_is_rehearsed_beside_the_ledger(run, spent):
 def test_what_cannot_be_read_is_said(run, spent):
     assert "cannot read nowhere" in run.fails("ledger", "restore", "nowhere")
     (run.folder / "other").write_text("{}\n")
-    assert "not a backup" in run.fails("ledger", "restore", "other")
+    assert "it is no backup" in run.fails("ledger", "restore", "other")
     assert "no journal" in run.fails("ledger", "reconcile", "--journal", "nowhere")
 
 
