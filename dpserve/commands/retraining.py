@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import typer
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import BudgetOptions
+from dpserve.plan_options import PlanOptions
 from dpserve.prices import flags_of_budget
 from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.blocks import Period
@@ -19,11 +20,8 @@ from dpserve.training.inputs.schema import declaration_of
 from dpserve.training.planning.options import option_named
 from dpserve.training.planning.retraining import Schedule, retrainings_of, schedule_by_rule, schedule_by_simulation
 
-if TYPE_CHECKING:
-    from dpserve.commands.planning import PlanOptions
 
-
-def asks_retraining(given: "PlanOptions", bundle: Path | None, plot: Path | None) -> bool:
+def asks_retraining(given: PlanOptions, bundle: Path | None, plot: Path | None) -> bool:
     """Return whether a plan is about retrainings. Raises WrongOption for options that do not go with that."""
     if given.retrain is None:
         if given.window is not None:
@@ -36,7 +34,7 @@ def asks_retraining(given: "PlanOptions", bundle: Path | None, plot: Path | None
     return True
 
 
-def plan_retraining(given: "PlanOptions", of_block: BudgetOptions, *, as_json: bool) -> None:
+def plan_retraining(given: PlanOptions, of_block: BudgetOptions, *, as_json: bool) -> None:
     """Say what each retraining may cost and, where there are public rows to simulate on, its accuracy.
 
     of_block: what one block's records may lose by all models.
@@ -75,7 +73,7 @@ def price_flags(whole: int) -> str:
     return f"--rho {to_rho(whole)!r}"
 
 
-def command_of(given: "PlanOptions", of_block: BudgetOptions, schedule: Schedule) -> str:
+def command_of(given: PlanOptions, of_block: BudgetOptions, schedule: Schedule) -> str:
     """Return the command of the last retraining; those before differ in their blocks and their number of records."""
     last = schedule.retrainings[-1]
     count = last.last - last.first + 1
@@ -91,7 +89,7 @@ def command_of(given: "PlanOptions", of_block: BudgetOptions, schedule: Schedule
     return " ".join(words)
 
 
-def read_by(given: "PlanOptions") -> list[str]:
+def read_by(given: PlanOptions) -> list[str]:
     """Return the words of `dpserve train` that say how the records are read."""
     words = [f"--schema {given.schema_file}"]
     if not given.schema_file and given.public != "digits":
