@@ -1,6 +1,5 @@
 """Who asks: an API key, hashed on arrival, looked up in the ledger, never logged; or a provider's token."""
 
-import base64
 from collections.abc import Collection
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -33,9 +32,6 @@ BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
 LONGEST_CREDENTIAL = 8192
 """Characters of an API key or a token at most."""
 
-_OF_BROWSERS = ("origin", "sec-fetch-site")
-"""Headers that browsers send with every request that a page of another site may make."""
-
 _DOTS_OF_A_TOKEN = 2
 """In a JWT; an API key has none."""
 
@@ -62,7 +58,7 @@ class Authentication:
 
         A key that is not known is answered alike, whether it is a near miss or a wild guess.
         """
-        shown = credential(authorization_of(request), request.headers)
+        shown = credential(authorization_of(request))
         peer = request.client.host if request.client is not None else ""
         by_token = await self._by_token(shown, scope, peer)
         if by_token is not None:
@@ -77,9 +73,7 @@ class Authentication:
         checked with the charge. A key is looked up by its SHA-256, in time that says nothing about any other key.
         """
         authorization = header.fields.get(b"authorization", b"").decode("latin-1")
-        shown = bearer(authorization, LONGEST_CREDENTIAL)
-        if shown is None:
-            shown = credential(authorization, {name.decode("latin-1"): "" for name in header.fields})
+        shown = credential(authorization)
         if self._tokens is not None:
             by_token = await self._by_token(shown, "predict", header.peer)
             if by_token is not None:
@@ -95,7 +89,7 @@ class Authentication:
 
         A credential that no lineage knows counts as one failed try, however many lineages there are.
         """
-        shown = credential(authorization_of(request), request.headers)
+        shown = credential(authorization_of(request))
         peer = request.client.host if request.client is not None else ""
         callers: dict[str, Caller] = {}
         refusals: list[Problem] = []
@@ -131,7 +125,7 @@ class Authentication:
 
         What follows is to ask `payer`.
         """
-        shown = credential(header.field(b"authorization") or "", {})
+        shown = credential(header.field(b"authorization") or "")
         if (token := await self._token(shown, header.peer)) is not None:
             return token.client
         digest = key_digest(shown)
@@ -221,39 +215,9 @@ def bearer(authorization: str, longest: int) -> str | None:
     return shown if scheme.lower() == "bearer" and 0 < len(shown) <= longest else None
 
 
-def credential(authorization: str, names: Collection[str]) -> str:
-    """Return what the header says of who sent the request, or raise a 401 problem.
-
-    names: of the request's headers, in lower case. Where they tell of a browser no password is taken for a key: a
-    browser sends those that it knows along with requests that another site's page makes.
-    """
+def credential(authorization: str) -> str:
+    """Return what the header says of who sent the request, or raise a 401 problem."""
     shown = bearer(authorization, LONGEST_CREDENTIAL)
-    if shown is None and not any(name in names for name in _OF_BROWSERS):
-        shown = _password(authorization)
     if shown is None:
-        raise _unauthenticated()
+        raise Problem(ProblemType.UNAUTHENTICATED, "send your API key in the header 'Authorization: Bearer KEY'")
     return shown
-
-
-def _password(authorization: str) -> str | None:
-    """Return the password that the header shows by the scheme 'Basic' (RFC 7617), whatever the user's name; or None.
-
-    So a key is sent by programs that know no other way: from the address or a file `.netrc`.
-    """
-    scheme, _, shown = authorization.partition(" ")
-    if scheme.lower() != "basic" or len(shown) > 2 * LONGEST_CREDENTIAL:
-        return None
-    try:
-        _, colon, password = base64.b64decode(shown.strip(), validate=True).decode("latin-1").partition(":")
-    except ValueError:
-        return None
-    return password if colon and 0 < len(password) <= LONGEST_CREDENTIAL else None
-
-
-def _unauthenticated() -> Problem:
-    # The header WWW-Authenticate names no 'Basic': a browser would ask its user for a password, and send it everywhere.
-    return Problem(
-        ProblemType.UNAUTHENTICATED,
-        "send your API key in the header 'Authorization: Bearer KEY'; or, from a program and not from a browser, as "
-        "the password of 'Authorization: Basic'",
-    )
