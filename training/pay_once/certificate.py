@@ -101,11 +101,6 @@ class ChosenAmong(BaseModel):
         return self.candidates[self.scores.index(max(self.scores))]
 
     @property
-    def of_features(self) -> bool:
-        """Whether each candidate has features of its own, whose cost is then among its `costs`."""
-        return self.option == FEATURES
-
-    @property
     def vector(self) -> GaussianVector:
         """The noise on all scores together. A record adds 1 or -1 to each, and so moves them by sqrt(k) in L2."""
         size = len(self.candidates)

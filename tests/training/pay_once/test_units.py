@@ -131,7 +131,9 @@ def test_no_unit_moves_the_sum_of_a_step_further_than_a_record_may():
         parameters = np.random.default_rng(0).standard_normal(network.size)
         step = private_step(network, StepRelease(1.0, 1.0, 0.5), Seeded(0))
         bare = replace(step, add_noise=lambda total: total)
-        whole, less = (bare.noisy_total(parameters, sums(rows * 4, y, of, kept), ROWS) for kept in (mine | True, ~mine))
+        whole, less = (
+            bare.noisy_totals(parameters, sums(rows * 4, y, of, kept), ROWS, None)[0] for kept in (mine | True, ~mine)
+        )
         largest = max(largest, float(np.linalg.norm(whole - less)))
     assert 0.49 < largest <= 0.5
 
@@ -146,7 +148,7 @@ def test_a_unit_joins_a_step_as_a_whole_and_at_the_rate():
         step,
         clipped_sum=lambda parameters, inputs, labels, weights: seen.append(len(labels)) or np.zeros_like(parameters),
     )
-    counted.noisy_total(np.zeros(4), records, ROWS)
+    counted.noisy_totals(np.zeros(4), records, ROWS, None)
     assert sum(seen) % 3 == 0
     assert abs(sum(seen) / 3 - 1200) <= 145
 

@@ -95,10 +95,6 @@ class DpSgdStep:
             inputs, labels = inputs[taken], labels[taken]
         return self.add_noise(self.clipped_sum(parameters, inputs, labels))
 
-    def noisy_total(self, parameters: Floats, records: Sums, rows: Rows) -> Floats:
-        """Return the noisy sum (size,) over a fresh sample of records in shards. rows: makes the inputs."""
-        return self.noisy_totals(parameters, records, rows, None)[0]
-
     def noisy_totals(
         self, parameters: Floats, records: Sums, rows: Rows, canaries: StepCanaries | None
     ) -> tuple[Floats, Floats]:

@@ -89,7 +89,7 @@ def log_odds(step: DpSgdStep, records: int) -> Floats:
 
         known = of_rows(inputs[:records], labels[:records])
         descend(
-            lambda parameters, known=known: step.noisy_total(parameters, known, ROWS),
+            lambda parameters, known=known: step.noisy_totals(parameters, known, ROWS, None)[0],
             NETWORK.initial(0),
             descent,
             observe,
