@@ -1,5 +1,6 @@
 """softmax(z + N(0, sigma^2 I)): the Gaussian mechanism on a row's logits."""
 
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -62,7 +63,7 @@ class Gaussian(Mechanism):
                 return cls(1 / mu)
         return None
 
-    @property
+    @functools.cached_property
     def mu(self) -> float:
         """1 / noise_multiplier, rounded up."""
         return grid.round_up(1 / Fraction(self.noise_multiplier))

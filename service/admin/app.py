@@ -39,7 +39,7 @@ from dpserve.service.admin.acts import add_acts
 from dpserve.service.admin.charged_models import ReadReceipts
 from dpserve.service.http.accounts import AfterReceipt, Count, paged, receipt_out
 from dpserve.service.http.app import add_problem_handlers
-from dpserve.service.http.authentication import authorization_of, bearer
+from dpserve.service.http.authentication import authorization_of, credential, no_credential
 from dpserve.service.http.middleware import RequestMiddleware
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.protocol import BoundedHttp
@@ -55,6 +55,7 @@ from dpserve.service.tls import Tls
 
 _MAX_CONNECTIONS = 256
 LONGEST_KEY = 256
+ADMIN_KEY = "the owner's admin key"
 """Characters of an admin key at most."""
 _ADMIN_KEY = HTTPBearer(auto_error=False, scheme_name="Admin key")
 
@@ -260,14 +261,10 @@ def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that lets those pass who have a key of one of these digests."""
 
     async def check(request: Request) -> None:
-        key = bearer(authorization_of(request), LONGEST_KEY)
-        # The empty key is nobody's, whatever was configured.
-        sent = b"" if key is None else key_digest(key)
+        sent = key_digest(credential(authorization_of(request), LONGEST_KEY, ADMIN_KEY))
         matches = [hmac.compare_digest(sent, digest) for digest in digests]
-        if key is None or not any(matches):
-            raise Problem(
-                ProblemType.UNAUTHENTICATED, "send the owner's admin key in the header 'Authorization: Bearer KEY'"
-            )
+        if not any(matches):
+            raise no_credential(ADMIN_KEY)
 
     return check
 

@@ -208,16 +208,18 @@ def authorization_of(request: Request) -> str:
     return headers[0] if headers else ""
 
 
-def bearer(authorization: str, longest: int) -> str | None:
-    """Return what the header shows by the scheme 'Bearer': None for nothing, or for more than `longest` characters."""
+def credential(authorization: str, longest: int = LONGEST_CREDENTIAL, what: str = "your API key") -> str:
+    """Return what the header shows by the scheme 'Bearer', or raise a 401 problem for nothing, or for what is longer.
+
+    longest: in characters. what: the credential, in words.
+    """
     scheme, _, shown = authorization.partition(" ")
     shown = shown.strip()
-    return shown if scheme.lower() == "bearer" and 0 < len(shown) <= longest else None
-
-
-def credential(authorization: str) -> str:
-    """Return what the header says of who sent the request, or raise a 401 problem."""
-    shown = bearer(authorization, LONGEST_CREDENTIAL)
-    if shown is None:
-        raise Problem(ProblemType.UNAUTHENTICATED, "send your API key in the header 'Authorization: Bearer KEY'")
+    if scheme.lower() != "bearer" or not 0 < len(shown) <= longest:
+        raise no_credential(what)
     return shown
+
+
+def no_credential(what: str) -> Problem:
+    """Return the 401 problem of a request without it."""
+    return Problem(ProblemType.UNAUTHENTICATED, f"send {what} in the header 'Authorization: Bearer KEY'")

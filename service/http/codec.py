@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from itertools import compress
 from typing import Any, TypeVar, cast
@@ -325,10 +327,15 @@ def parsed_json(decode: Callable[[bytes], _Parsed], kind: type[msgspec.Struct], 
     return parsed
 
 
+@lru_cache
+def _quoted_names(kind: type[msgspec.Struct]) -> re.Pattern[bytes]:
+    return re.compile(b'"(?:%b)"' % "|".join(kind.__struct_fields__).encode())
+
+
 def check_members(kind: type[msgspec.Struct], body: bytes) -> None:
     """Raise a 400 problem for a body of JSON with a member twice: readers differ in which of the two they take."""
-    quoted = (b'"%b"' % name.encode() for name in kind.__struct_fields__)
-    if b"\\u" not in body and all(body.count(name) < 2 for name in quoted):
+    names = _quoted_names(kind).findall(body)
+    if len(set(names)) == len(names) and b"\\u" not in body:
         return
     members: list[str] = []
 
@@ -339,7 +346,8 @@ def check_members(kind: type[msgspec.Struct], body: bytes) -> None:
         json.JSONDecoder(object_pairs_hook=keep_names, parse_int=float, parse_constant=float).decode(body.decode())
     except (ValueError, RecursionError) as error:  # in what the reader skipped
         raise malformed_json(error) from None
-    if (name := next((name for name in members if members.count(name) > 1), None)) is not None:
+    name, times = Counter(members).most_common(1)[0]
+    if times > 1:
         raise invalid(f"the body has the member {name!r} twice")
 
 
