@@ -150,7 +150,7 @@ class Questions:
         ----------
         url : str
             The service's URL, http:// or https://.
-        key : str
+        key : str, default ""
             The API key. Needed.
         timeout : float, in seconds, default 30.0
             The longest that one try may take.

@@ -47,7 +47,7 @@ def test_every_command_does_what_the_page_says(folder):
             assert not any(line.startswith(("dpserve: ", "Usage: ")) for line in found), (
                 command + "\n" + "\n".join(found)
             )
-    assert served == 6
+    assert served == 5
     assert len(ran) >= 11
 
 
