@@ -211,14 +211,12 @@ def explain_account(
     shared_answers: int | None = None,
     unlimited: bool = False,
     unit: str | None = None,
-    shown: str = "",
     blocks: Sequence[str] = (),
     limiting_block: str | None = None,
 ) -> AccountExplanation:
     """Explain an account; see `account_report` for the arguments.
 
     unit: the column of privacy units, by the certificate of a model that the account pays for; None for one record.
-    shown: what the model shows to everybody, in words, which the lineage has paid for and no client's account has.
     blocks: those of the records that the model was trained on, which pay for its answers, too.
 
     What is said about a record is said of the limit, and where that was raised of what is proved all the same: of the
@@ -257,7 +255,7 @@ def explain_account(
         attack_power=attack_power_at_limit(state.end),
         unit=unit,
         in_plain_words=("" if proven else _UNPROVEN)
-        + _account_in_words(side_by_side.releases, meaning, state, account, unit, shown, blocks),
+        + _account_in_words(side_by_side.releases, meaning, state, account, unit, blocks),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -368,7 +366,6 @@ def _account_in_words(
     state: AccountState,
     account: AccountReport,
     unit: str | None,
-    shown: str,
     blocks: Sequence[str],
 ) -> str:
     epsilon, is_pure = state.end.epsilon_at(state.end.limit), account.currency == "epsilon"
@@ -376,7 +373,7 @@ def _account_in_words(
         f"This account has paid for {releases:,} noisy result{'s' * (releases > 1)} computed from the records."
         if releases
         else _NOTHING_PAID,
-        *([] if state.scope == "lineage" else [_MOST_SHOWN.format(shown or _SHOWN_IF_ANY)]),
+        *([] if state.scope == "lineage" else [_SHOWN_TO_ALL]),
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         + ("stops, also where the limit was raised on the way." if is_pure else _STOPS_IF_SETTLED),
         *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together", unit),
@@ -414,8 +411,10 @@ def _sharing(state: AccountState, blocks: Sequence[str]) -> str:
 
 _STOPS_IF_SETTLED = "stops, if the limit was settled before the first answer."
 _PURE = "The account counts pure epsilon: with ideal noise delta would be 0, and it is the noise sampler's alone."
-_MOST_SHOWN = "What everybody is shown is not counted here, because the lineage alone has paid for it: {}."
-_SHOWN_IF_ANY = "figures in certificates, evaluations and audits, where there are any"
+_SHOWN_TO_ALL = (
+    "What everybody is shown is not counted here, because the lineage alone has paid for it: figures in certificates, "
+    "evaluations and audits, where there are any."
+)
 
 
 def _raised_in_words(raised: RaisedReport, account: AccountReport) -> str:

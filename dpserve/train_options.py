@@ -19,7 +19,7 @@ from dpserve.training.inputs.blocks import BlockDeclaration
 from dpserve.training.inputs.columns import LevelsColumn
 from dpserve.training.inputs.declared import parse_classes
 from dpserve.training.inputs.described import ColumnType, Date, Levels, Number, numbers_beside
-from dpserve.training.inputs.lineage import DIGITS, check_lineage_name
+from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.schema import TableSchema, parse_schema
 from dpserve.training.options import Options, option, option_of
@@ -27,6 +27,9 @@ from dpserve.training.options import Options, option, option_of
 _Part = TypeVar("_Part")
 
 WITHOUT_SCHEMA = "A table without a schema"
+
+UNNAMED = "unnamed"
+"""The lineage of a request that names none: it is refused before anything is trained."""
 
 
 class TrainPrice(Price):
@@ -108,8 +111,13 @@ class NewBundle(FileOptions):
         """The model's public name."""
         return self.name or self.out.resolve().name
 
-    def read_all(self, check: Callable[[], object], blocks: BlockDeclaration | None = None) -> tuple[str, Records]:
-        """Return the lineage's name, and the records. check: what else may raise TrainingError.
+    @property
+    def lineage_name(self) -> str | None:
+        """The lineage's name; None where it is needed and not given, which `read_all` refuses."""
+        return self.lineage or (DIGITS if self.data == DIGITS else None)
+
+    def read_all(self, check: Callable[[], object], blocks: BlockDeclaration | None = None) -> Records:
+        """Return the records. check: what else may raise TrainingError.
 
         Raises TrainingError for all that is missing or wrong at once: in the options, in the schema, in the records.
         """
@@ -122,13 +130,14 @@ class NewBundle(FileOptions):
                 wrong.append(error)
             return None
 
-        lineage, declared = part_or_fault(self.lineage_name), part_or_fault(self._declared)
+        part_or_fault(self._check_lineage)
+        declared = part_or_fault(self._declared)
         for step in (self._check_out, check):
             part_or_fault(step)
         records = None if declared is None else part_or_fault(lambda: self._records(*declared, blocks))
-        if lineage is None or records is None or wrong:
+        if records is None or wrong:
             raise wrong[0] if len(wrong) == 1 else SeveralErrors(wrong)
-        return lineage, records
+        return records
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
@@ -142,17 +151,6 @@ class NewBundle(FileOptions):
             self.schema_file, classes=self.classes, bounds=self.bounds, levels=self.levels, dates=self.dates
         )
         return self._described() if schema is None and (self.levels or self.dates) else schema
-
-    def lineage_name(self) -> str:
-        """Return the lineage's name. Raises TrainingError where it is needed and not given."""
-        if self.lineage is not None:
-            return check_lineage_name(self.lineage)
-        if self.data == DIGITS:
-            return DIGITS
-        raise TrainingError(
-            "name the lineage of these records with --lineage NAME: all models of records that overlap share one name, "
-            "and with it one budget"
-        )
 
     def _described(self) -> TableSchema:
         """Return the schema of a table whose levels and dates are declared: all its other columns are numbers."""
@@ -194,6 +192,15 @@ class NewBundle(FileOptions):
         if self.data != "digits" and not names and schema is None:
             raise _no_classes()
         return names, values, schema
+
+    def _check_lineage(self) -> None:
+        """Raise TrainingError where the lineage needs a name, and WrongOption where it was forgotten."""
+        if self.lineage_name is None:
+            raise TrainingError(
+                "name the lineage of these records with --lineage NAME: all models of records that overlap share one "
+                "name, and with it one budget"
+            )
+        options.refuse_forgotten(self.lineage_name)
 
     def _check_out(self) -> None:
         if self.out.exists():
@@ -246,7 +253,7 @@ class TrainOptions(Blocks, NewBundle):
         """Return what is asked for. public: reads the rows of --public. Raises WrongOption, OSError."""
         return Request(
             name=self.model_name,
-            lineage=self.lineage or DIGITS,
+            lineage=self.lineage_name or UNNAMED,
             kind=kind,
             price=None if price is None else price.whole,
             n=None if price is None else price.n,

@@ -9,13 +9,7 @@ from dpserve.accounting.ledger import LedgerError, LineageForgotten, NotPaidFor,
 from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.messages import spelled
 from dpserve.commands import console
-from dpserve.commands.options import (
-    forgotten_lineage,
-    ledger_location,
-    open_ledger,
-    refuse_forgotten,
-    state_folder,
-)
+from dpserve.commands.options import forgotten_lineage, ledger_location, open_ledger, state_folder
 from dpserve.commands.tables import LOCAL, check_public
 from dpserve.interrupts import stopped_by_signals
 from dpserve.prices import large_delta
@@ -55,9 +49,9 @@ def run_training(
         check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
         if price is not None and (warning := large_delta(price.delta, price.n)) is not None:
             typer.echo(f"Warning: {spelled(warning, as_flag)}", err=True)
-        refuse_forgotten(request.lineage)
-        _warn_of_poor_lineage(request, given.unit)
-        _, records = given.read_all(lambda: check_needs(request), request.declared_blocks)
+        if given.lineage_name is not None:
+            _warn_of_poor_lineage(request, given.unit)
+        records = given.read_all(lambda: check_needs(request), request.declared_blocks)
         read.append(records)
         return fit(records, request, given.out, state=state_folder(), watcher=Screen())
 

@@ -412,7 +412,6 @@ class Predictor(ABC):
             unlimited=unlimited,
             limiting_block=least.block if isinstance(least, BlockAccount) else limiting_block,
             unit=whole.unit or None,
-            shown=self.certificate.shown_to_all(),
             blocks=tuple(self.certificate.blocks),
         )
         return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, explained)

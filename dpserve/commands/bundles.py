@@ -124,9 +124,7 @@ def _receipt(certificate: ReleaseCertificate) -> Table:
     """Return what was bought: each release, its cost, its share of all, and the records that it was made of."""
     table = whole("release", "cost", "share", "records")
     table.title, table.title_justify = "what was bought", "left"
-    among = certificate.chosen_among
-    beside = () if among is None else among.beside(certificate.cost_as_candidate(among.option))
-    for release in (*certificate.releases, *beside):
+    for release in certificate.releases:
         own = release.part == TRAINING
         share = f"{float(release.price.rho / certificate.price.rho):.1%}" if own else "beside"
         records = "those that train" if own else f"those {release.part}"

@@ -88,13 +88,13 @@ class AccountToExplain(LedgerOption):
         return self.run(read)
 
     async def _account(self, opened: Ledger, price: Cost | None) -> AccountExplanation:
-        lineage, unit, shown, blocks = self.lineage, None, "", tuple[str, ...]()
+        lineage, unit, blocks = self.lineage, None, tuple[str, ...]()
         if self.bundle is not None:
             certificate = load_model(self.bundle).certificate
             if lineage is not None and lineage != certificate.lineage:
                 raise ValueError(f"{self.bundle} is of the lineage {certificate.lineage!r}, and not of {lineage!r}")
             lineage, unit = certificate.lineage, getattr(certificate, "unit", None)
-            shown, blocks = certificate.shown_to_all(), certificate.blocks
+            blocks = certificate.blocks
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if whole.unit is not None:
             if self.bundle is not None and whole.unit != (unit or ""):
@@ -116,7 +116,6 @@ class AccountToExplain(LedgerOption):
             else None,
             unlimited=unlimited,
             unit=unit,
-            shown=shown,
         )
 
     async def _payers(

@@ -16,16 +16,15 @@ from dpserve.accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import Group
 from dpserve.commands.console import stdout_console
-from dpserve.commands.options import ledger_location, open_ledger, refuse_forgotten, state_folder
+from dpserve.commands.options import ledger_location, open_ledger, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.prices import flags_of_budget
-from dpserve.train_options import NewBundle, Planner, TrainOptions, TrainPrice, options_of_train
+from dpserve.train_options import UNNAMED, NewBundle, Planner, TrainOptions, TrainPrice, options_of_train
 from dpserve.trainer import Screen, run_training
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
 from dpserve.training.fit import Request, check_abilities, check_needs, fit
-from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.kinds.kind import Kind
 from dpserve.training.kinds.registry import all_kinds, release_certificate, trainable_kinds
 from dpserve.training.options import Options
@@ -185,13 +184,12 @@ def train_published(new: NewBundle, network: _OWN.options) -> None:  # type: ign
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
     request = Request(
         name=new.model_name,
-        lineage=new.lineage or DIGITS,
+        lineage=new.lineage_name or UNNAMED,
         kind=network,
         overlapping_lineage_is_accepted=new.overlapping_lineage_is_accepted,
     )
     check_abilities(request, unit=new.unit, on_ray=new.engine != LOCAL)
-    refuse_forgotten(request.lineage)
-    _, records = new.read_all(lambda: check_needs(request))
+    records = new.read_all(lambda: check_needs(request))
     certificate = fit(records, request, new.out, state=state_folder(), watcher=Screen()).certificate
     lines = (f"Wrote the bundle {new.out}: {certificate.status}.", *getattr(certificate, "objections", ()))
     stdout_console().print("\n - ".join(lines), highlight=False)

@@ -35,6 +35,16 @@ def misspelt(run):
     return run.folder / "model"
 
 
+def test_own_records_without_the_name_of_a_lineage_are_not_those_of_digits(run, misspelt):
+    run(*TRAIN, "--lineage", "digits", "--out", "digits", "--overlapping-lineage-is-accepted")
+    run("lineage", "forget", "digits", "--yes", "--why", "misspelt")
+    published = ("train-published", *TRAIN[1:-3])
+    for words in (TRAIN, published):
+        said = run(*words, "--out", "other", status=1).stderr
+        assert "name the lineage of these records with --lineage NAME" in said
+        assert "digits" not in said
+
+
 def test_a_misspelt_lineage_is_undone_and_its_records_are_trained_on_under_the_right_name(run, misspelt):
     copy = shutil.copytree(misspelt, run.folder / "copy")
     shutil.rmtree(misspelt)

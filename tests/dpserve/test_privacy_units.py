@@ -1,4 +1,4 @@
-"""A lineage's privacy unit, wherever a model meets it: in training, choosing, serving, leaving and explaining."""
+"""A lineage's privacy unit, wherever a model meets it: in training, serving, leaving and explaining."""
 
 import json
 

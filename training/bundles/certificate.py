@@ -290,10 +290,6 @@ class ModelCertificate(SealedCertificate):
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 
-    def shown_to_all(self) -> str:
-        """Return in words what `public` shows that was computed from the records; empty for nothing."""
-        return ""
-
     def public(self) -> dict[str, object]:
         """Return what may be shown to clients, ready for JSON."""
         return self.model_dump(mode="json", exclude=set(self.PRIVATE))

@@ -105,8 +105,7 @@ class ClassSumsKind(PayOnceKind):
         from dpserve.training.kinds.class_sums.steps import DESCENT
         from dpserve.training.kinds.class_sums.train import train_class_sums
 
-        if (price := price_of(public)) is None:
-            return None
+        price = price_of(public)
         steps = any(release.name == DESCENT.name for release in releases_shown(public))
 
         def train(records: "Records", randomness: Randomness) -> "ClassSumsModel":

@@ -104,8 +104,7 @@ class WeightsKind(PayOnceKind):
         from dpserve.training.kinds.head.train import train_head
         from dpserve.training.kinds.weights.train import release_weights
 
-        if (price := price_of(public)) is None:
-            return None
+        price = price_of(public)
         alike = head_likeness(public)
         assert alike.strong_convexity is not None
         recipe = Recipe("alike", feature_map, alike.strong_convexity, convexity=alike.convexity)
