@@ -231,7 +231,7 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
     def _take_paid(self, records: Records, request: Request, draft: Path, given: LabelledTable) -> None:
         """Train, keep and charge a model that is paid for once, or take the one of the same fit."""
         lineage = self._lineage
-        kept = KeptFits(state_folder()).fit_of(records, request, None if request.public is None else request.public())
+        kept = KeptFits(state_folder()).fit_of(records, request, None if self.public is None else self._public_rows())
         if self.again or not kept.folder.exists():
             self._check_is_allowed()
             if not self.again:

@@ -85,9 +85,9 @@ class KeptFits:
             "request": request.model_dump(
                 mode="json",
                 # A budget says what a lineage may pay, and is no part of what is trained.
-                exclude={"public", "features", "kind", "overlapping_lineage_is_accepted", "block_budget"},
+                exclude={"features", "kind", "overlapping_lineage_is_accepted", "block_budget"},
             ),
-            "kind": [type(request.kind).__name__, request.kind and request.kind.model_dump(mode="json")],
+            "kind": [type(request.kind).__name__, request.kind.model_dump(mode="json", fallback=lambda _: None)],
             "features": [request.features.word, request.features.model_dump(mode="json")],
             "encoder": _digest(request.features.content or b""),
             "declaration": repr(replace(records.declaration, block_budget="")),

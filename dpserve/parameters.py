@@ -26,6 +26,7 @@ from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.registry import kind_named, trainable_kinds
 from dpserve.training.options import Options
+from dpserve.training.planning.planner import Planner
 from dpserve.wording import as_parameter
 
 AUTO = "auto"
@@ -128,15 +129,18 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
 
     def _request(self) -> Request:
         """Return the parameters as a request that goes together. Raises WrongOption and TrainingError."""
-        lineage = self._lineage
+        lineage, kind = self._lineage, kind_of_parameter(self.kind)
+        if self.public is not None:
+            if not isinstance(kind, Planner):
+                raise WrongOption("public", Message("goes with {kind:auto}, where the planner chooses"))
+            kind = Planner(public=self._public_rows)
         request = Request(
             name=self.name,
             lineage=lineage.name,
-            kind=kind_of_parameter(self.kind),
+            kind=kind,
             price=Price(epsilon=self.epsilon, delta=self.delta).whole,
             n=self.n,
             features=features_of(self.features),
-            public=None if self.public is None else self._public_rows,
             prediction_sets=self.prediction_sets,
             blocks=lineage.blocks,
             block_budget=lineage.budget_text,
@@ -165,12 +169,12 @@ def features_of(given: Features | str) -> Features:
     return given if isinstance(given, Features) else Features.of_words({"features": given})
 
 
-def kind_of_parameter(given: Options | str) -> Options | None:
-    """Return the options of a kind that is asked for; None for the planner's choice. Raises WrongOption."""
+def kind_of_parameter(given: Options | str) -> Options:
+    """Return the options of a kind that is asked for, or the planner. Raises WrongOption."""
     if isinstance(given, Options):
         return given
     if given == AUTO:
-        return None
+        return Planner()
     if isinstance(given, type) and issubclass(given, Options):
         raise WrongOption("kind", f"takes a value, and {given.__name__} is a class: give {given.__name__}()")
     names = (AUTO, *trainable_kinds())

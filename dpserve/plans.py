@@ -11,14 +11,13 @@ from dpserve.labels import schema_with_label
 from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features, features_of_rule, shape_of
-from dpserve.training.features import rules
 from dpserve.training.inputs.declared import parse_bounds
 from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.records import Declaration
 from dpserve.training.inputs.schema import TableSchema, declaration_of
 from dpserve.training.kinds.cases import Estimate
 from dpserve.training.options import Options, option
-from dpserve.training.planning.recommendation import numbers_to_cut, recommend_by_rule, recommend_by_simulation
+from dpserve.training.planning.recommendation import recommend
 
 
 @dataclass(frozen=True)
@@ -79,23 +78,16 @@ def plan(
         raise WrongOption("schema", f"must be a Schema, not {type(schema).__name__}")
     asked = _Asked(n=n, epsilon=epsilon, delta=delta, queries=queries)
     n, queries, whole = asked.n, asked.queries, picorho_for(asked.epsilon, asked.delta)
-    if public is None:
-        declared = _declaration(schema)
-        shape = None if image_shape is None else shape_of(image_shape, None if declared is None else declared.features)
-        if declared is None:
-            found = recommend_by_rule(n, len(schema.classes), whole, "table" if shape is None else "images")
-        else:
-            modality = rules.modality_of(declared, shape)
-            found = recommend_by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
-    else:
-        rows = public_records(schema, public)
+    rows = None if public is None else public_records(schema, public)
+    if rows is not None:
         check_public(rows, "public=")
-        declared = rows.declaration
-        shape = None if image_shape is None else shape_of(image_shape, declared.features)
-        with shares("simulating") as progress:
-            found = recommend_by_simulation(
-                rows, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress
-            )
+    declared = _declaration(schema) if rows is None else rows.declaration
+    classes = len(schema.classes if declared is None else declared.classes)
+    shape = None if image_shape is None else shape_of(image_shape, None if declared is None else declared.features)
+    with shares("simulating") as progress:
+        found = recommend(
+            classes, declared, rows, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress
+        )
     kind, _ = found.training_options(n, whole, queries)
     features = features_of_rule(found.chosen.features, declared, image_shape)
     return Plan(kind, features, found.reason, found.warnings, found.estimates)

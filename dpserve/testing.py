@@ -230,7 +230,7 @@ def _check_answers(kind: Kind, model: Any) -> None:
 
 def _check_export(kind: Kind, model: Any) -> None:
     """Check that the model leaves in every form, or that the kind says why it does not."""
-    if "export" in kind.limitations:
+    if kind.limitation("export") is not None:
         return
     for form in FORMS:
         with _naming(f"the export to {form}"), suppress(MissingExtra):

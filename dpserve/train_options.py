@@ -23,6 +23,7 @@ from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.schema import TableSchema, parse_schema
 from dpserve.training.options import Options, option, option_of
+from dpserve.training.planning.planner import Planner
 
 _Part = TypeVar("_Part")
 
@@ -38,12 +39,12 @@ class TrainPrice(Price):
     n: int | None = option_of(Request, "n")
 
 
-class Planner(Options):
+class PlannerOptions(Options):
     """The options of the planner, beside the price."""
 
     panel = "The planner"
 
-    queries: int | None = option_of(Request, "queries")
+    queries: int | None = option_of(Planner, "queries")
     public: str | None = option(None, "FILE of public rows like yours, to simulate on.", default_text="none, a rule")
 
 
@@ -242,15 +243,8 @@ class TrainOptions(Blocks, NewBundle):
     lineage_delta: float | None = LINEAGE_DELTA(panel=Blocks.panel)
     prediction_sets: Literal["auto", "off", "all", "class"] = option_of(Request, "prediction_sets", panel="The model")
 
-    def request(
-        self,
-        kind: Options | None,
-        features: Features,
-        price: TrainPrice | None,
-        planner: Planner | None,
-        public: Callable[[], Records] | None,
-    ) -> Request:
-        """Return what is asked for. public: reads the rows of --public. Raises WrongOption, OSError."""
+    def request(self, kind: Options, features: Features, price: TrainPrice | None) -> Request:
+        """Return what is asked for. Raises WrongOption, OSError."""
         return Request(
             name=self.model_name,
             lineage=self.lineage_name or UNNAMED,
@@ -258,8 +252,6 @@ class TrainOptions(Blocks, NewBundle):
             price=None if price is None else price.whole,
             n=None if price is None else price.n,
             features=features,
-            queries=None if planner is None else planner.queries,
-            public=public,
             prediction_sets=self.prediction_sets,
             blocks=blocks_of(self),
             block_budget=budget_text(self.lineage_epsilon, self.lineage_delta),

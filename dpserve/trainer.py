@@ -13,12 +13,13 @@ from dpserve.commands.options import forgotten_lineage, ledger_location, open_le
 from dpserve.commands.tables import LOCAL, check_public
 from dpserve.interrupts import stopped_by_signals
 from dpserve.prices import large_delta
-from dpserve.train_options import Planner, TrainOptions, TrainPrice
+from dpserve.train_options import PlannerOptions, TrainOptions, TrainPrice
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
 from dpserve.training.fit import FittedModel, Request, check_abilities, check_needs, fit
 from dpserve.training.inputs.records import Records
 from dpserve.training.options import Options
+from dpserve.training.planning.planner import Planner
 from dpserve.training.purchases import planned_purchase
 from dpserve.training.watchers import Event, Planned, Warned
 from dpserve.wording import as_flag
@@ -27,11 +28,10 @@ from dpserve.wording import as_flag
 def run_training(
     given: TrainOptions,
     features: Features,
-    kind: Options | None = None,
+    kind: Options | PlannerOptions,
     price: TrainPrice | None = None,
-    planner: Planner | None = None,
 ) -> FittedModel:
-    """Train what is asked for, write the bundle, and note its records in the lineage. kind: None for the planner's.
+    """Train what is asked for, write the bundle, and note its records in the lineage.
 
     Raises WrongOption for options that do not go together, and TrainingError.
     """
@@ -40,12 +40,11 @@ def run_training(
     with stopped_by_signals("the training", lambda: "nothing was charged"):
         # Public rows are read by the declaration of the private records, and `fit` asks for them once it has those.
         read: list[Records] = []
-        public = None if planner is None else planner.public
-
-        def read_public() -> Records:
-            return _public_rows(given, str(public), read[0])
-
-        request = given.request(kind, features, price, planner, None if public is None else read_public)
+        if isinstance(kind, PlannerOptions):
+            public = kind.public
+            reads = None if public is None else lambda: _public_rows(given, public, read[0])
+            kind = Planner(queries=kind.queries, public=reads)
+        request = given.request(kind, features, price)
         check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
         if price is not None and (warning := large_delta(price.delta, price.n)) is not None:
             typer.echo(f"Warning: {spelled(warning, as_flag)}", err=True)

@@ -158,7 +158,7 @@ FLOORS = ("inputs", "features", "exact", "fitting", "bundles", "pay_once", "kind
 """The folders of training, from the lowest: each imports only what is below it. Modules beside them are above them all,
 or below them all where a folder needs them."""
 
-BELOW_ALL = ("devices", "errors", "fields", "onnx_runtime", "options", "regular_files")
+BELOW_ALL = ("devices", "errors", "fields", "onnx_runtime", "options", "regular_files", "watchers")
 
 
 def floor_of(module):

@@ -9,11 +9,11 @@ the reason and what would do (`dpserve.training.errors.WrongOption`).
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
@@ -25,10 +25,7 @@ from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.drafts import draft_folder
 from dpserve.training.errors import BundleError, TrainingError, WrongOption
 from dpserve.training.feature_choice import AutoFeatures, EncoderFeatures, Features, compute_features
-from dpserve.training.features import rules
-from dpserve.training.features.images import OfImages
 from dpserve.training.features.maps import Encoder
-from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.fields import checked_name
 from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks
 from dpserve.training.inputs.lineage import RecordRegistry, advice, overlap_text
@@ -38,8 +35,9 @@ from dpserve.training.kinds.kind import NEEDED_N, Ability, Job, Kind, declared_c
 from dpserve.training.options import Options, option
 from dpserve.training.pay_once.prediction_sets import By
 from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
+from dpserve.training.planning.planner import PLANNED_KIND, Planner
 from dpserve.training.sets_choice import sets_by_rule
-from dpserve.training.watchers import Planned, Unwatched, Warned, Watcher
+from dpserve.training.watchers import Unwatched, Warned, Watcher
 
 Name = Annotated[str, AfterValidator(checked_name)]
 
@@ -51,9 +49,7 @@ class Request(Options):
     lineage: Name = option(
         ..., "The name of the lineage of the records: all models of records that overlap share one, and its budget."
     )
-    kind: Options | None = option(
-        None, "The kind of model, with its options; None for the one that the planner chooses."
-    )
+    kind: Options = option(Planner(), "The kind of model, with its options, or the planner, which chooses one.")
     price: int | None = option(None, "What all answers together may cost, in picorho.", ge=1)
     n: int | None = option(
         None,
@@ -63,11 +59,6 @@ class Request(Options):
         needed=NEEDED_N,
     )
     features: Features = option(AutoFeatures(), "The public feature map.")
-    queries: int | None = option(None, "How many answers the plan is for.", ge=1, default_text="no end")
-    public: Callable[[], Any] | None = option(
-        None,
-        "Reads public rows like the records, to simulate on, once the private ones are noted in their lineage.",
-    )
     prediction_sets: Literal["auto", "off", "all", "class"] = option(
         "auto",
         "Hold records back, which train nothing, for prediction sets: sets of classes that hold the true one with a "
@@ -82,15 +73,12 @@ class Request(Options):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        """Raise WrongOption for blocks that do not go together, and for what the planner chooses or does not take."""
+        """Raise WrongOption for blocks that do not go together, and for features that the planner chooses."""
         _ = self.declared_blocks
-        if self.kind is not None:
-            if lone := next((name for name in ("queries", "public") if getattr(self, name) is not None), None):
-                raise WrongOption(lone, Message("goes with {kind:auto}, where the planner chooses"))
-        elif not isinstance(self.features, AutoFeatures):
+        if isinstance(self.kind, Planner) and not isinstance(self.features, AutoFeatures):
             if not self.features.is_kept:
                 raise WrongOption("kind", "auto chooses the features, too: leave yours out")
-            if self.public is not None:
+            if self.kind.public is not None:
                 raise WrongOption("public", "simulates on features that follow from rules: leave yours out")
         return self
 
@@ -101,15 +89,12 @@ class Request(Options):
 
     @property
     def made_kind(self) -> Kind:
-        """The kind that is asked for. Where the planner chooses, that of a head, which lacks the least."""
-        return kinds.default_kind() if self.kind is None else kinds.kind_for(self.kind)
+        """The kind that is asked for."""
+        return PLANNED_KIND if isinstance(self.kind, Planner) else kinds.kind_for(self.kind)
 
     def limitation(self, ability: Ability) -> str | None:
         """Return why what is asked for cannot have something; None where it can."""
-        if self.kind is not None:
-            return self.made_kind.limitation(ability, self.kind)
-        paid_by_answer = ability == "sets" and self.queries is not None
-        return Message("are for pay-once models, with {queries} left out") if paid_by_answer else None
+        return self.made_kind.limitation(ability, self.kind)
 
 
 @dataclass(frozen=True)
@@ -128,9 +113,9 @@ def check_needs(request: Request) -> None:
     """
     kind = request.made_kind
     kind.check_installed()
-    if request.kind is None or kind.answers == "once":
+    if kind.answers == "once":
         needed_price(request.price)
-        if request.kind is None or kind.needs_n:
+        if kind.needs_n:
             declared_count(request.n)
     elif request.price is not None:
         raise WrongOption(
@@ -153,8 +138,8 @@ def check_abilities(request: Request, *, unit: str | None, on_ray: bool = False)
     for ability, (field, is_asked) in asked.items():
         if is_asked and (lack := request.limitation(ability)):
             raise WrongOption(field, lack)
-    if on_ray and (request.kind is None or request.declared_blocks or has_encoder or makes_sets):
-        raise WrongOption("engine", "takes a kind of model that is named, without blocks, encoder or prediction sets")
+    if on_ray and (request.declared_blocks or has_encoder or makes_sets):
+        raise WrongOption("engine", "takes no blocks, encoder or prediction sets")
 
 
 def fit(
@@ -199,11 +184,12 @@ def fit(
             watcher,
             request.price,
             request.n,
+            feature_share=None if isinstance(request.features, AutoFeatures) else request.features.share,
         )
         if (sets := _sets_of(request, records)) is None:
-            certificate = _make_model(job, request, watcher)
+            certificate = _trained(job, request)
         else:
-            certificate = _train_with_sets(job, request, sets, watcher)
+            certificate = _train_with_sets(job, request, sets)
         _check_written(certificate, out)
     return FittedModel(certificate, out, warning)
 
@@ -221,12 +207,9 @@ def _check_written(certificate: ProvenCertificate, out: Path) -> None:
         raise TrainingError(f"the model that was trained has no proof, and was not kept: {error}") from error
 
 
-def _make_model(job: Job, request: Request, watcher: Watcher) -> ProvenCertificate:
+def _trained(job: Job, request: Request) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
-    kind, share = request.kind, request.features.share
-    if kind is None:
-        kind, job, share = _planned(job, request, watcher)
-    return kinds.train_and_save(kind, _with_features(job, kinds.kind_for(kind), share))
+    return kinds.train_and_save(request.kind, job, request.made_kind)
 
 
 def _sets_of(request: Request, records: Records) -> By | None:
@@ -240,7 +223,7 @@ def _sets_of(request: Request, records: Records) -> By | None:
     return sets_by_rule(request.n, len(records.declaration.classes), mu)
 
 
-def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher) -> ProvenCertificate:
+def _train_with_sets(job: Job, request: Request, by: By) -> ProvenCertificate:
     """Hold records back, train on the others, and save the model with prediction sets.
 
     Nothing before this has looked at which records there are: what is held back is a sample of all.
@@ -254,7 +237,7 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher) -> Pr
     n = None if job.n is None else max(1, job.n * (one_in - 1) // one_in)
     with draft_folder(job.state) as folder:
         draft = folder / "model"
-        _make_model(replace(job, records=training, n=n, out=draft), request, watcher)
+        _trained(replace(job, records=training, n=n, out=draft), request)
         return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
 
 
@@ -280,67 +263,3 @@ def noted_in_lineage(
             warning = Message("WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {}", shared)
             watcher.hear(Warned(warning))
         yield warning
-
-
-def _planned(job: Job, request: Request, watcher: Watcher) -> tuple[Options, Job, float]:
-    """Return the kind of model and the job that the planner recommends for a price; the watcher hears why.
-
-    With them the share of the price that buys quantiles. Raises TrainingError for public rows that are private records.
-    """
-    # A simulation needs what training needs and more.
-    from dpserve.training.planning.recommendation import numbers_to_cut, recommend_by_rule, recommend_by_simulation
-
-    n, whole, declared, queries = job.record_count, job.model_price, job.records.declaration, request.queries
-    shape = job.feature_map.image_shape if isinstance(job.feature_map, OfImages) else None
-    public = None if request.public is None else request.public()
-    if public is not None and (shared := rows_in_both(public, job.records)):
-        raise TrainingError(
-            f"the public rows hold private records, {shared:,} of them: what a simulation on them tells is not "
-            "covered by any budget. Put rows that are public into a file of their own"
-        )
-    is_kept = request.features.is_kept
-    if is_kept:
-        found = recommend_by_rule(n, len(declared.classes), whole, is_kept=True)
-    elif public is not None:
-        with watcher.shares("simulating") as progress:
-            found = recommend_by_simulation(
-                public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress
-            )
-    else:
-        modality = rules.modality_of(declared, shape)
-        found = recommend_by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
-    watcher.hear(Planned(found.reason, found.warnings))
-    options, price = found.training_options(n, whole, queries)
-    kind = kinds.kind_for(options)
-    job = replace(job, price=price if kind.answers == "once" else None)
-    if is_kept:
-        return options, job, request.features.share
-    rule = found.chosen.features
-    job = replace(job, feature_map=rules.feature_map(rule, declared, shape, head=kind.centred_images))
-    return options, job, QUANTILE_SHARE if rule == "quantiles" else 0.0
-
-
-def _with_features(job: Job, kind: Kind, share: float) -> Job:
-    """Return the job with the features that the kind's steps buy, and the price less what these cost.
-
-    Raises WrongOption for a price that is too small, and TrainingError.
-    """
-    # Other trainings need not count.
-    from dpserve.training.pay_once.chain import FeatureStep, buy_features
-    from dpserve.training.pay_once.cuts import Cuts
-
-    steps = [
-        replace(step, quantiles=share) if isinstance(step, Cuts) else step
-        for step in kind.steps
-        if isinstance(step, FeatureStep)
-    ]
-    if not steps or job.price is None:
-        return job
-    bought, left = buy_features(steps, job.records, job.feature_map, job.price, SystemRandomness())
-    return replace(job, feature_map=bought.feature_map, before=bought.releases, price=left)
-
-
-def rows_in_both(rows: Records, private: Records) -> int:
-    """Return how many of the rows are, in their columns and label, private records."""
-    known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
-    return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))

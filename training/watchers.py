@@ -4,11 +4,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dpserve.training.kinds.kind import TrainingProgress
-
-Event = Any
-"""`Warned` or `Planned`."""
-
 
 @dataclass(frozen=True)
 class Warned:
@@ -25,8 +20,14 @@ class Planned:
     warnings: tuple[str, ...]
 
 
-class Watcher(TrainingProgress, Protocol):
+Event = Warned | Planned
+
+
+class Watcher(Protocol):
     """Who watches a training: takes its progress, and what its owner should hear of."""
+
+    def minimising(self, goal: float, /) -> AbstractContextManager[Any]:
+        """Give a function that takes the gradient norm. goal: the norm to reach."""
 
     def steps_with_progress(self, steps: int, what: str = "training", /) -> AbstractContextManager[Any]:
         """Give a function that takes how many of the steps are done."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpserve.commands import console as shown
 from dpserve.commands.bundles import print_certificate
 from dpserve.local_services import StartedService
+from dpserve.trainer import Screen
 from dpserve.training.features import rules
 from dpserve.training.inputs.digits import Digits
 from dpserve.training.kinds.kind import Job
@@ -27,7 +27,7 @@ def train_digits(
     """Train a model of this kind, print its certificate, and return the bundle. price: of it, in picorho."""
     out, records = folder / "digits", digits.train
     feature_map = rules.feature_map("modality", records.declaration)
-    job = Job(records, "digits", lineage, feature_map, out, folder, shown, price, len(records))
+    job = Job(records, "digits", lineage, feature_map, out, folder, Screen(), price, len(records))
     print_certificate(console, train_and_save(kind, job))
     return out
 

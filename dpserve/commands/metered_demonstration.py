@@ -20,9 +20,10 @@ from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call,
 from dpserve.commands.errors import CommandError
 from dpserve.commands.reporting import stored
 from dpserve.local_services import StartedService, own_services, start_service
+from dpserve.training.bundles.sealing import DEFAULT_KIND
 from dpserve.training.inputs.digits import Digits, load_digits
 from dpserve.training.inputs.lineage import DIGITS
-from dpserve.training.kinds.registry import default_kind
+from dpserve.training.kinds.registry import kind_named
 
 LAM = 10.0
 PRICE = 0.5
@@ -49,7 +50,7 @@ def show(console: Console, folder: Path, *, port: int, ledger: str | None, repli
     # A store of somebody's own keeps what it is told, and may have a lineage of the digits.
     lineage = DIGITS if ledger is None else f"demo-{token_hex(4)}"
     _begin(console, 1, "train a certified head", f"dpserve train head --data digits --lam {LAM:g} --out metered")
-    bundle = train_digits(console, digits, folder, default_kind().options(lam=LAM), lineage)
+    bundle = train_digits(console, digits, folder, kind_named(DEFAULT_KIND).options(lam=LAM), lineage)
     options = ["--mechanism", "selected-neuron", "--price", f"epsilon:{PRICE:g}"]
     options += ["--epsilon", f"{LINEAGE_EPSILON:g}", "--delta", DELTA]
     _begin(console, 2, "serve it with the selected neuron", " ".join(["dpserve serve metered", *options]))

@@ -27,7 +27,6 @@ from dpserve.plan_options import PlanOptions
 from dpserve.prices import flags_of_budget
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import features_of_rule
-from dpserve.training.features import rules
 from dpserve.training.features.hog import Shape
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.schema import declaration_of
@@ -38,12 +37,7 @@ from dpserve.training.options import Options, option
 from dpserve.training.planning.answers import USUAL_QUERIES, Plan
 from dpserve.training.planning.answers import plan as plan_answers
 from dpserve.training.planning.options import kind_of_option, option_named
-from dpserve.training.planning.recommendation import (
-    Recommendation,
-    numbers_to_cut,
-    recommend_by_rule,
-    recommend_by_simulation,
-)
+from dpserve.training.planning.recommendation import Recommendation, recommend
 from dpserve.wording import flags_of
 
 _OVERHEAD = 1.02
@@ -141,7 +135,6 @@ class _Rows:
     declared: Declaration | None
     count: int
     classes: int
-    modality: rules.Modality | None
     shape: Shape | None
 
     @classmethod
@@ -157,20 +150,14 @@ class _Rows:
                 "name a bundle each of whose answers is paid for; or give --n and --classes, --n and --schema, or "
                 "--public FILE, to choose a kind of model"
             )
-        # Most records are rows of a table with few numbers, or with a schema.
-        modality: rules.Modality | None = "table" if declared is None else rules.modality_of(declared)
-        shape = given.shape_of_rows(declared)
-        if shape is not None:
-            modality = rules.modality_of(declared, shape) if declared else "images"
-        return cls(known, declared, count, classes, modality, shape)
+        return cls(known, declared, count, classes, given.shape_of_rows(declared))
 
     def recommended(self, given: PlanOptions, whole: int) -> Recommendation:
         """Return what is recommended for a budget in picorho."""
-        if self.known is None:
-            numbers = 1 if self.declared is None else numbers_to_cut(self.declared)
-            return recommend_by_rule(self.count, self.classes, whole, self.modality, numbers)
         with shares("simulating") as progress:
-            return recommend_by_simulation(
+            return recommend(
+                self.classes,
+                self.declared,
                 self.known,
                 n=given.n,
                 whole=whole,

@@ -19,7 +19,7 @@ from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.prices import flags_of_budget
-from dpserve.train_options import UNNAMED, NewBundle, Planner, TrainOptions, TrainPrice, options_of_train
+from dpserve.train_options import UNNAMED, NewBundle, PlannerOptions, TrainOptions, TrainPrice, options_of_train
 from dpserve.trainer import Screen, run_training
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.errors import WrongOption
@@ -35,18 +35,17 @@ from dpserve.wording import as_flag
 def _train(
     given: TrainOptions,
     features: Features,
-    kind: Options | None = None,
+    kind: Options,
     price: TrainPrice | None = None,
-    planner: Planner | None = None,
 ) -> None:
-    fitted = run_training(given, features, kind, price, planner)
+    fitted = run_training(given, features, kind, price)
     written = fitted.certificate
     warning = None if fitted.warning is None else spelled(fitted.warning, as_flag)
     per_answer, opening = None, "--epsilon 3 --delta 1e-6"
     if price is not None and (release := release_certificate(written)) is not None:
         opening = _opening(price, release.price.picorho)
-    elif price is not None and price.whole is not None and planner is not None and planner.queries:
-        per_answer, opening = f"--price rho:{to_rho(price.whole // planner.queries)!r}", _opening(price, price.whole)
+    elif price is not None and price.whole is not None and isinstance(kind, PlannerOptions) and kind.queries:
+        per_answer, opening = f"--price rho:{to_rho(price.whole // kind.queries)!r}", _opening(price, price.whole)
     print_certificate(stdout_console(), written)
     typer.echo(f"Wrote the bundle {given.out}. {next_step(given.out, written, opening, per_answer, warning)}")
 
@@ -140,12 +139,12 @@ train = Group(
 
 
 @train.command(AUTO, short_help="what suits the records, by public rules or on public rows; paid for once")
-def _auto(given: TrainOptions, price: TrainPrice, planner: Planner, features: Features) -> None:
+def _auto(given: TrainOptions, price: TrainPrice, planner: PlannerOptions, features: Features) -> None:
     """Train the kind of model that the planner chooses by public numbers, or on public rows.
 
     It is a pay-once model: private itself and with unlimited answers. With --queries it may be a head.
     """
-    _train(given, features, None, price, planner)
+    _train(given, features, planner, price)
 
 
 def _add(kind: Kind) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dpserve import Lineage, PrivateClassifier, Schema
 from dpserve.cli import app
-from dpserve.train_options import Planner, TrainPrice
+from dpserve.train_options import PlannerOptions, TrainPrice
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
 from dpserve.training.kinds.registry import kind_for, trainable_kinds
@@ -45,7 +45,7 @@ def wrong_values(field):
 
 
 def cases():
-    for options in (*FEATURES, TrainPrice, Planner, *KINDS):
+    for options in (*FEATURES, TrainPrice, PlannerOptions, *KINDS):
         for name, field in options.model_fields.items():
             for wrong in wrong_values(field):
                 yield pytest.param(options, name, wrong, id=f"{options.__name__}-{name}-{wrong!r}")

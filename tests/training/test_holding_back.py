@@ -16,6 +16,7 @@ from dpserve.training.holding_back import hold_back, own_probabilities
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, record_parts
+from dpserve.training.planning.planner import Planner
 from dpserve.training.sets_choice import sets_by_rule
 from dpserve.wording import as_flag, as_parameter
 from tests.seeded import Seeded
@@ -156,7 +157,7 @@ def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
     "request_",
     [
         Request(name="m", lineage="l", kind=Head(lam=1), prediction_sets="all"),
-        Request(name="m", lineage="l", n=9, price=WHOLE, queries=3, prediction_sets="all"),
+        Request(name="m", lineage="l", n=9, price=WHOLE, kind=Planner(queries=3), prediction_sets="all"),
     ],
     ids=["a head", "answers paid for one by one"],
 )

@@ -10,7 +10,7 @@ from dpserve.training.pay_once.classifier import Classifier
 def classifier_of(model: Any) -> Classifier:
     """Return what a model computes. Raises NotExportable for one whose kind cannot be taken away, saying why."""
     kind = kind_of(model)
-    if (lack := kind.limitations.get("export")) is not None:
-        others = ", ".join(other.name for other in all_kinds().values() if "export" not in other.limitations)
+    if (lack := kind.limitation("export")) is not None:
+        others = ", ".join(other.name for other in all_kinds().values() if other.limitation("export") is None)
         raise NotExportable(f"{model.certificate.name} cannot be taken away: {lack}; of the kinds {others}")
     return kind.classifier(model)

@@ -7,7 +7,6 @@ classes.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
@@ -24,6 +23,7 @@ from dpserve.training.kinds.outputs import Outputs
 from dpserve.training.kinds.planned import Plan, PlannedOption
 from dpserve.training.options import Options
 from dpserve.training.pay_once.releases import Release
+from dpserve.training.watchers import Watcher
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
@@ -54,24 +54,9 @@ Answers = Literal["metered", "once"]
 """The thing that the budget pays for: each answer, or the model, once."""
 
 
-class TrainingProgress(Protocol):
-    """Who shows how far a training is."""
-
-    def minimising(self, goal: float, /) -> AbstractContextManager[Callable[[float], None]]:
-        """Give a function that takes the gradient norm. goal: the norm to reach."""
-
-    def steps_with_progress(self, steps: int, what: str = ..., /) -> AbstractContextManager[Callable[[int], None]]:
-        """Give a function that takes how many of the steps are done."""
-
-
 @dataclass(frozen=True)
 class Job:
-    """A model to train. state: the folder of the owner's secrets. before: what was released of the records for the
-    feature map.
-
-    price: of the model, in picorho; None where each answer is paid for. n: about how many records there are, as their
-    owner declared; None where that is not said.
-    """
+    """A model to train."""
 
     records: "Records"
     name: str
@@ -79,10 +64,16 @@ class Job:
     feature_map: FeatureMap
     out: Path
     state: Path
-    progress: TrainingProgress
+    """The folder of the owner's secrets."""
+    progress: Watcher
     price: int | None = None
+    """The price of the model, in picorho; None where each answer is paid for."""
     n: int | None = None
+    """About how many records there are, as their owner declared; None where that is not said."""
     before: tuple[Release, ...] = ()
+    """Released of the records for the feature map."""
+    feature_share: float | None = None
+    """The share of the price that the map buys; None where nobody asked for features, and the planner chooses them."""
 
     @property
     def model_price(self) -> int:
@@ -160,9 +151,9 @@ class Kind(ABC):
     """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
 
     table_title: what a table of its certificate is called, before the model's name. options: its typed options.
-    answers: what the budget pays for. command: that which trains it. is_default: whether it is trained where nothing
-    is asked for. needs_n: whether it needs to know about how many records there are. centred_images: whether its images
-    are centred, as suits noise on each answer. limitations: what it cannot do, each with why, and what to do instead.
+    answers: what the budget pays for. command: that which trains it. needs_n: whether it needs to know about how
+    many records there are. centred_images: whether its images are centred, as suits noise on each answer. limitations:
+    what it cannot do whatever its options are, each with why, and what to do instead; `limitation` is what to ask.
     """
 
     name: ClassVar[str]
@@ -170,7 +161,6 @@ class Kind(ABC):
     options: ClassVar[type[Options]]
     answers: ClassVar[Answers]
     command: ClassVar[str] = "train"
-    is_default: ClassVar[bool] = False
     table_title: ClassVar[str] = "certificate of"
     needs_n: ClassVar[bool] = False
     centred_images: ClassVar[bool] = False
@@ -229,7 +219,7 @@ class Kind(ABC):
 
     def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:  # noqa: ARG002
         """Return why answers of what is planned, of so many classes, come without intervals; None where they have."""
-        return self.limitations.get("intervals")
+        return self.limitation("intervals")
 
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
@@ -265,7 +255,7 @@ class Kind(ABC):
 
     def classifier(self, model: Any) -> "Classifier":
         """Return what a pay-once model computes, for export. A kind without this has no export."""
-        raise NotExportable(f"{model.certificate.name}: {self.limitations.get('export', NO_FORM)}")
+        raise NotExportable(f"{model.certificate.name}: {self.limitation('export') or NO_FORM}")
 
 
 class MeteredKind(Kind):

@@ -74,7 +74,7 @@ IMAGES: tuple[Modality | None, ...] = ("images",)
 class PlannedOption:
     """One way to answer, and how it is trained. title: for tables; pays: for what the budget pays.
 
-    release: the kind's name, None for the default kind. features: which map, by the rules. settings: options besides.
+    release: the kind's name. features: which map, by the rules. settings: options besides.
     suits: modalities of rows that it is tried on; None for all. default_for: those that get it by rule;
     default_for_many_classes: in many classes.
     fallback: the order in which it is tried where what would come first cannot be had; None for never.
@@ -84,7 +84,7 @@ class PlannedOption:
     title: str
     pays: Pays
     qualities: Callable[[Trial], Qualities]
-    release: str | None
+    release: str
     features: FeatureRule
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     fallback: int | None = None

@@ -8,17 +8,20 @@ A package of someone else's adds a kind by the entry point group `dpserve.kinds`
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
 from dpserve.accounting.extensions import extensions
+from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
 from dpserve.training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
 from dpserve.training.errors import TrainingError
 from dpserve.training.kinds.kind import Job, Kind, problems_of
 from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
+from dpserve.training.pay_once.chain import FeatureStep, buy_features
 from dpserve.training.pay_once.model import ReleasedModel
 
 ENTRY_POINTS = "dpserve.kinds"
@@ -88,16 +91,6 @@ def release_certificate(certificate: ModelCertificate) -> ReleaseCertificate | N
     return cast(ReleaseCertificate, certificate) if kind_of(certificate).answers == "once" else None
 
 
-def default_kind() -> Kind:
-    """Return the kind that is trained where none is asked for."""
-    return next(kind for kind in all_kinds().values() if kind.is_default)
-
-
-def release_names() -> tuple[str, ...]:
-    """Return the names of the kinds that are asked for by name."""
-    return tuple(name for name, kind in all_kinds().items() if kind.command == "train" and not kind.is_default)
-
-
 def trainable_kinds() -> Mapping[str, Kind]:
     """Return by name the kinds that a request for training can ask for: all but those with their own command."""
     return {name: kind for name, kind in all_kinds().items() if kind.command == "train"}
@@ -111,7 +104,15 @@ def kind_for(options: Options) -> Kind:
     return found
 
 
-def train_and_save(options: Options, job: Job) -> ProvenCertificate:
-    """Train and save a model of the kind that has these options; return its certificate. Raises TrainingError."""
-    certificate: ProvenCertificate = kind_for(options).train(job, options)
+def train_and_save(options: Options, job: Job, kind: Kind | None = None) -> ProvenCertificate:
+    """Buy the features of the kind's steps; train and save a model with these options; return its certificate.
+
+    kind: None for the one that has the options. Raises WrongOption for a price that is too small, and TrainingError.
+    """
+    kind = kind or kind_for(options)
+    steps = [step.at_share(job.feature_share or 0.0) for step in kind.steps if isinstance(step, FeatureStep)]
+    if steps and job.price is not None:
+        bought, left = buy_features(steps, job.records, job.feature_map, job.price, SystemRandomness())
+        job = replace(job, feature_map=bought.feature_map, before=(*job.before, *bought.releases), price=left)
+    certificate: ProvenCertificate = kind.train(job, options)
     return certificate

@@ -43,13 +43,13 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.accounting.losses import Cost
 from dpserve.mechanisms import elementary
-from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import BundleError
 from dpserve.training.inputs.sums import Rows, Shard, Sums, check_count
-from dpserve.training.pay_once.chain import ModelStep
+from dpserve.training.pay_once.chain import ModelStep, PublicNumbers
 from dpserve.training.pay_once.releases import Release
 
 if TYPE_CHECKING:
@@ -107,15 +107,13 @@ class Calibration:
         return calibrated
 
 
-def divided(whole: int) -> tuple[int, int]:
-    """Return what calibration and the model's own releases may cost of a price, all in picorho.
+def share_of(price: int) -> int:
+    """Return what calibration may cost of a price, both in picorho.
 
-    Calibration gets SHARE, or what the least release costs if that is more, and nothing where that is above MOST_SHARE.
+    That is SHARE, or what the least release costs if that is more, and nothing where that is above MOST_SHARE.
     """
-    part = min(max(math.floor(whole * SHARE), LEAST_PRICE), LARGEST_PRICE)
-    if part > whole * MOST_SHARE:
-        return 0, whole
-    return part, whole - part
+    part = min(max(math.floor(price * SHARE), LEAST_PRICE), LARGEST_PRICE)
+    return 0 if part > price * MOST_SHARE else part
 
 
 def law(mu: float, classes: int) -> GaussianVector:
@@ -150,6 +148,10 @@ class Calibrate(ModelStep[Calibrated]):
 
     name = "calibration"
 
+    def share(self, price: int, numbers: PublicNumbers) -> int:  # noqa: ARG002 - of every model alike
+        """Return `share_of` the price."""
+        return share_of(price)
+
     def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
         """Return the cost of all parts. Raises ValueError for a mu that no calibration can have."""
         return law(mu, len(certificate.classes)).cost
@@ -169,11 +171,6 @@ def calibration_in(numbers: Floats, certificate: "ReleaseCertificate") -> Calibr
     if certificate.release_of(CALIBRATION) is None and not np.array_equal(calibration.numbers, none.numbers):
         raise BundleError("the model is calibrated, and its certificate has no release of a calibration")
     return calibration
-
-
-def bought(part: int) -> tuple[Release, ...]:
-    """Return the release of a calibration that may cost so many picorho; none for 0."""
-    return (CALIBRATION.bought(Cost((GaussianLoss(mu_for(part)),))),) if part else ()
 
 
 def calibrated(

@@ -3,16 +3,18 @@
     split -> features -> the kind's own steps -> calibration -> counts of the records held back -> sealing
 
 A kind's certificate declares its steps, in their order (`ReleaseCertificate.STEPS`). Those of features come first, as
-what follows depends on how many coordinates a row has. A step that is not needed is left out, and then the certificate
-has no release of its name. To add an optional step: write it, and name it in a certificate's `STEPS`.
+what follows depends on how many coordinates a row has. A step says by public numbers what it takes of a price; one that
+takes nothing is left out, and then the certificate has no release of its name. To add an optional step: write it, and
+name it in a certificate's `STEPS`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from dpserve.accounting.losses import Cost
+from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.pay_once.releases import TRAINING, RecordsPart, Release
 
@@ -61,6 +63,10 @@ class Step(ABC):
 class FeatureStep(Step):
     """A step that makes a feature map of what it releases: for what follows the map is then a public function."""
 
+    def at_share(self, share: float) -> Self:  # noqa: ARG002 - a step may look
+        """Return the step for features that have a share of the price."""
+        return self
+
     @abstractmethod
     def share(self, price: int, declaration: "Declaration", feature_map: "FeatureMap") -> int:
         """Return what the step takes of a price, both in picorho; 0 where this map needs no release.
@@ -85,8 +91,32 @@ class FeatureStep(Step):
 State = TypeVar("State")
 
 
+@dataclass(frozen=True)
+class PublicNumbers:
+    """The numbers that a price is divided by: none was read off the records.
+
+    n: about how many records there are, None where that was not declared. choices: the kind's own.
+    """
+
+    classes: int
+    feature_map: "FeatureMap"
+    n: int | None = None
+    choices: Any = None
+
+
 class ModelStep(Step, Generic[State]):
-    """A step of a kind's own: a state in, the next one out, with the noise of its release in the certificate."""
+    """A step of a model's training: a state in, the next one out, with the noise of its release in the certificate."""
+
+    def share(self, price: int, numbers: PublicNumbers) -> int | None:  # noqa: ARG002 - a step may look
+        """Return what the step takes of a price, both in picorho: 0 to be left out, None for all that others leave.
+
+        Raises ValueError for a price that is too small.
+        """
+        return None
+
+    def release(self, mu: float) -> Release:
+        """Return the step's release of mu."""
+        return self.bought(Cost((GaussianLoss(mu),)))
 
     @abstractmethod
     def run(self, state: State, release: Release, randomness: Randomness) -> State:
@@ -113,6 +143,24 @@ def buy_features(
         changed, release = step.run(records, made.feature_map, share, left, randomness)
         made, left = replace(made, feature_map=changed, releases=(*made.releases, release)), left - share
     return made, left
+
+
+def divided(steps: Iterable[Step], price: int, numbers: PublicNumbers) -> tuple[Release, ...]:
+    """Return the releases that a model's steps buy with a price, in picorho, which cost at most that together.
+
+    From the last step to the first each takes its share of what is left. Raises ValueError for a price that is too
+    small.
+    """
+    own = [step for step in steps if isinstance(step, ModelStep)]
+    parts: dict[str, int] = {}
+    for step in reversed(own):
+        if (share := step.share(price, numbers)) is not None:
+            parts[step.name] = share
+            price -= share
+    if len(rest := [step.name for step in own if step.name not in parts]) > 1:
+        raise ValueError(f"{' and '.join(rest)} each take all that other steps leave")
+    parts |= dict.fromkeys(rest, price)
+    return tuple(step.release(mu_for(parts[step.name])) for step in own if parts[step.name])
 
 
 def run(steps: Iterable[Step], state: State, certificate: "ReleaseCertificate", randomness: Randomness) -> State:

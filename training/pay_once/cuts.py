@@ -1,7 +1,7 @@
 """The step that cuts numbers at their noisy quantiles."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
@@ -28,6 +28,10 @@ class Cuts(FeatureStep):
     quantiles: float = QUANTILE_SHARE
 
     name = "quantiles"
+
+    def at_share(self, share: float) -> Self:
+        """Return it with this share."""
+        return replace(self, quantiles=share)
 
     def share(self, price: int, declaration: Declaration, feature_map: FeatureMap) -> int:
         """Return the part of the price that buys quantiles of the numbers that have no public cuts.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dpserve.training.features.rules import Modality
 from dpserve.training.kinds.kind import Kind
 from dpserve.training.kinds.planned import PlannedOption
-from dpserve.training.kinds.registry import all_kinds, default_kind, kind_named
+from dpserve.training.kinds.registry import all_kinds, kind_named
 
 DELTA = 1e-5
 
@@ -38,4 +38,4 @@ def default_option(modality: Modality | None, classes: int) -> str:
 
 def kind_of_option(option: PlannedOption) -> Kind:
     """Return the kind that an option trains."""
-    return default_kind() if option.release is None else kind_named(option.release)
+    return kind_named(option.release)

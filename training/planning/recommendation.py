@@ -128,6 +128,34 @@ def _suits(option: PlannedOption, modality: Modality | None) -> bool:
     return option.suits is None or modality in option.suits
 
 
+def recommend(
+    classes: int,
+    declared: Declaration | None,
+    public: Records | None = None,
+    *,
+    n: int | None,
+    whole: int,
+    queries: int | None = None,
+    image_shape: Shape | None = None,
+    is_kept: bool = False,
+    progress: Callable[[str, float], None] = lambda _, __: None,
+) -> Recommendation:
+    """Return what a simulation on public rows shows best, where there are some; otherwise the rule's option.
+
+    declared: the columns; None where they are not known, and taken to be few numbers, or an image's. Others: as for
+    `recommend_by_simulation` and `recommend_by_rule`, which say what is raised. n is needed where there are no rows.
+    """
+    if public is not None:
+        return recommend_by_simulation(
+            public, n=n, whole=whole, queries=queries, image_shape=image_shape, progress=progress
+        )
+    modality: Modality | None = "table" if image_shape is None else "images"
+    numbers = 1
+    if declared is not None:
+        modality, numbers = rules.modality_of(declared, image_shape), numbers_to_cut(declared)
+    return recommend_by_rule(n or 0, classes, whole, modality, numbers, is_kept=is_kept)
+
+
 def recommend_by_simulation(
     records: Records,
     *,
@@ -235,7 +263,7 @@ def _expected(
         second = min(known, key=lambda estimate: estimate.log_loss or 0.0)
         beside = f", beside {second.mean:.3f} and {second.log_loss:.3f} from {option_named(second.option).title}"
     once = "; it is paid for once, however many are asked" if option.pays == "once" else ""
-    lack = kind_of_option(option).limitations.get("intervals", NO_INTERVALS)
+    lack = kind_of_option(option).limitation("intervals") or NO_INTERVALS
     unknown = f"; {lack}" if chosen.interval is None else ""
     loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
     chance = f"{constant.accuracy:.3f} by the commonest class"

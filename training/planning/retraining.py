@@ -4,7 +4,7 @@ Records come by block, as a month's, and each block has a budget of its own. A m
 k blocks has every block in k models.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -13,7 +13,6 @@ import numpy as np
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE
 from dpserve.mechanisms.seeded import derived_seed
 from dpserve.training.errors import TrainingError, WrongOption
-from dpserve.training.features import rules
 from dpserve.training.features.hog import Shape
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.cases import Heads
@@ -21,7 +20,7 @@ from dpserve.training.kinds.planned import UNLIMITED, Trial
 from dpserve.training.planning import recommendation
 from dpserve.training.planning.options import option_named
 from dpserve.training.planning.ranking import HELD_OUT
-from dpserve.training.planning.recommendation import SEEDS, budget_for, case_of, numbers_to_cut
+from dpserve.training.planning.recommendation import SEEDS, budget_for, case_of
 
 PERIODS = {"year": 1, "quarter": 4, "month": 12, "week": 52}
 """The number of blocks of a period in a year."""
@@ -105,20 +104,9 @@ def schedule_by_rule(
     WrongOption, ValueError.
     """
     price = share_of(budget, window)
-    modality: rules.Modality | None = "table" if declared is None else rules.modality_of(declared)
     found = tuple(windows(count, window, n))
-    return Schedule(_option(found, classes, price, modality, declared), price, window, found)
-
-
-def _option(
-    retrainings: Sequence[Retraining],
-    classes: int,
-    price: int,
-    modality: rules.Modality | None,
-    declared: Declaration | None,
-) -> str:
-    numbers = 1 if declared is None else numbers_to_cut(declared)
-    return recommendation.recommend_by_rule(max(retrainings[-1].records, 1), classes, price, modality, numbers).option
+    records = max(found[-1].records, 1)
+    return Schedule(recommendation.recommend(classes, declared, n=records, whole=price).option, price, window, found)
 
 
 def schedule_by_simulation(
@@ -139,9 +127,9 @@ def schedule_by_simulation(
     retraining. Raises WrongOption, TrainingError for too few rows.
     """
     price = share_of(budget, window)
-    modality = rules.modality_of(rows.declaration, image_shape)
     planned = list(windows(count, window, len(rows) * (HELD_OUT - 1) // HELD_OUT if n is None else n))
-    chosen = _option(planned, len(rows.declaration.classes), price, modality, rows.declaration)
+    classes, records = len(rows.declaration.classes), max(planned[-1].records, 1)
+    chosen = recommendation.recommend(classes, rows.declaration, n=records, whole=price, image_shape=image_shape).option
     option = option_named(chosen)
     accuracies: list[list[float]] = [[] for _ in planned]
     for seed in range(seeds):

@@ -16,18 +16,20 @@ from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.sums import of_rows
 from dpserve.training.pay_once import calibration
 from dpserve.training.pay_once.calibration import (
+    CALIBRATION,
     COUNTS_PART,
     ROUND_PART,
     ROUNDS,
     Calibration,
-    bought,
     calibrated,
-    divided,
     law,
     log_shares,
     record_terms,
+    share_of,
 )
+from dpserve.training.pay_once.chain import PublicNumbers, divided
 from dpserve.training.pay_once.releases import composed
+from tests.training.conftest import identity, make_records
 
 STEP = 2.0**-28
 
@@ -143,12 +145,12 @@ def test_who_sees_the_calibration_learns_what_is_claimed():
 
 @pytest.mark.parametrize("whole", [0, 10**9, 2_000_000_000, 2_100_000_000, 10**10, 36 * 10**9, 10**12, 4 * 10**12])
 def test_a_price_is_divided_without_a_rest(whole):
-    part, rest = divided(whole)
-    assert part + rest == whole
+    part = share_of(whole)
     assert part <= whole / 5
     assert part == 0 or law(mu_for(part), 10).cost.picorho <= part
     assert (part == 0) == (whole < 2_000_000_005)
-    assert composed(bought(part)).rho * PICORHO_PER_RHO <= part
+    releases = divided((CALIBRATION,), whole, PublicNumbers(10, identity(make_records())))
+    assert composed(releases).rho * PICORHO_PER_RHO <= part
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.3, 1.0, 10.0, 50.0])
@@ -157,7 +159,7 @@ def test_a_wrong_temperature_is_mended(factor, classes):
     """At what three hundredths of (1, 1e-5) buy, on 5,000 records; a scale ten times too small takes most rounds."""
     logits, y = labelled(8000, classes, 2.0, seed=classes)
     whole = Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit
-    records, asked, mu = slice(0, 5000), slice(5000, 8000), mu_for(divided(whole)[0])
+    records, asked, mu = slice(0, 5000), slice(5000, 8000), mu_for(share_of(whole))
     found = calibrated(of_rows(factor * logits[records], y[records]), same, classes, mu, words(7))
     more = 0.05 if factor < 0.3 else 0.02
     assert log_loss(found(factor * logits[asked]), y[asked]) <= log_loss(logits[asked], y[asked]) + more
@@ -172,7 +174,7 @@ def test_on_noise_nobody_is_sure(n, more):
     logits = 4 * generator.standard_normal((n + 5000, 3))
     constant = float(-(shares * np.log(shares)).sum())
     uniform = math.log(3)
-    mu = mu_for(divided(Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit)[0])
+    mu = mu_for(share_of(Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit))
     worst = max(
         log_loss(
             calibrated(of_rows(logits[:n], y[:n]), same, 3, mu, words(seed))(logits[n:]),
@@ -190,10 +192,6 @@ def test_noisy_shares_are_drawn_towards_even_ones():
     )
     assert np.allclose(log_shares(counts, 1e9), 0, atol=1e-12)
     assert np.isfinite(log_shares(np.array([-5.0, -7.0]), 1.0)).all()
-
-
-def test_without_a_price_nothing_is_bought():
-    assert bought(0) == ()
 
 
 def test_too_many_records_are_refused_before_anything_is_released(monkeypatch):

@@ -1,6 +1,6 @@
 """The chain of a training: a step of someone's own in it, and certificates whose releases are others."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds import registry
 from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
 from dpserve.training.kinds.class_sums.kind import ClassSums, ClassSumsKind
+from dpserve.training.kinds.class_sums.steps import TOTALS
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.weights.certificate import WeightsCertificate
 from dpserve.training.kinds.weights.kind import Weights
-from dpserve.training.pay_once.chain import FeatureStep
+from dpserve.training.kinds.weights.steps import WEIGHTS
+from dpserve.training.pay_once.chain import FeatureStep, ModelStep, PublicNumbers, divided
 from tests.changed_releases import with_mu
 
 WHOLE = whole_picorho("rho:1")
@@ -133,12 +135,41 @@ def test_what_a_kind_has_no_step_for_is_refused_before_a_record_is_noted(tmp_pat
     assert not (tmp_path / "state").exists()
 
 
-class Unproven(ClassSumsCertificate):
-    """Class sums whose releases are not all steps of theirs."""
+class Count(ModelStep):
+    """The noisy number of records: one more or less moves it by 1. mu-GDP."""
 
-    STEPS = ClassSumsCertificate.STEPS[:-2]
-    release: Literal["unproven-sums"] = "unproven-sums"
-    assumptions: Several[str] = ClassSumsCertificate.ASSUMPTIONS
+    name = "count"
+    is_needed = True
+    seen: ClassVar[list[float]] = []
+
+    def share(self, price, numbers):
+        """Return a tenth."""
+        return price // 10
+
+    def cost(self, mu, certificate):
+        """Return the cost."""
+        return GaussianVector(mu, 1, 1.0).cost
+
+    def run(self, state, release, randomness):
+        """Return the state as it was."""
+        self.seen.extend(GaussianVector(release.mu, 1, 1.0).release(np.array([float(len(state.records))]), randomness))
+        return state
+
+
+def test_a_step_of_a_model_needs_nothing_but_its_name_in_the_chain(tmp_path, monkeypatch):
+    before, *others = ClassSumsCertificate.STEPS
+    monkeypatch.setattr(ClassSumsCertificate, "STEPS", (before, Count(), *others))
+    certificate = trained(tmp_path, ClassSums())
+    assert [release.name for release in certificate.releases] == ["count", "centre", "sums", "calibration"]
+    assert len(Count.seen) == 1
+    assert 0.99 * WHOLE < certificate.price.picorho <= WHOLE
+    assert load_model(tmp_path / "model").certificate == certificate
+
+
+def test_two_steps_cannot_both_take_all_that_others_leave():
+    numbers = PublicNumbers(2, Identity(lower=(0.0,), upper=(1.0,), clip_norm=1.0, bias=0.0))
+    with pytest.raises(ValueError, match="sums and weights each take all that other steps leave"):
+        divided((TOTALS, WEIGHTS), WHOLE, numbers)
 
 
 class UnprovenSums(ClassSums):
@@ -146,16 +177,19 @@ class UnprovenSums(ClassSums):
 
 
 class UnprovenKind(ClassSumsKind):
-    """Class sums that are sealed without a proof."""
+    """Class sums whose certificate says that they cost less."""
 
     name = "unproven-sums"
     options = UnprovenSums
-    certificate_type = Unproven
+
+    def train(self, job, options):
+        """Return another certificate than was sealed."""
+        return super().train(job, options).model_copy(update={"cost": "gaussian:0.1"})
 
 
 def test_a_model_that_its_own_certificate_refuses_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_kinds", {**registry.all_kinds(), "unproven-sums": UnprovenKind()})
-    with pytest.raises(TrainingError, match="not"):
+    with pytest.raises(TrainingError, match="no proof, and was not kept"):
         trained(tmp_path, UnprovenSums())
     assert not (tmp_path / "model").exists()
 

@@ -53,23 +53,19 @@ together (`FeatureMap.degrees`): texture with cuts, of as many records for each 
 without steps and has 0.44 with them."""
 
 
-def divided(
-    whole: int, classes: int, dimension: int, records_declared: int | None, degrees: int | None = None
-) -> tuple[int, int]:
-    """Return what the steps and the class sums may cost of a price, all in picorho.
+def share_of(price: int, classes: int, dimension: int, records_declared: int | None, degrees: int | None = None) -> int:
+    """Return what the steps may cost of a price, both in picorho.
 
     degrees: of the feature map, where they are fewer than its coordinates. The steps get SHARE, and nothing where
     records_declared, a public number, is None or too few, where their share is less than a release may cost, or where
     their sums are too many numbers.
     """
-    part = math.floor(whole * SHARE)
+    part = math.floor(price * SHARE)
     if part < LEAST_PRICE or STEPS * classes * (dimension + 1) > LARGEST_SIZE or records_declared is None:
-        return 0, whole
-    if records_declared * mu_for(whole) < max(LEAST_SIGNAL, LEAST_OF_CLASS * classes):
-        return 0, whole
-    if records_declared < LEAST_OF_WEIGHT * classes * (degrees or dimension):
-        return 0, whole
-    return part, whole - part
+        return 0
+    if records_declared * mu_for(price) < max(LEAST_SIGNAL, LEAST_OF_CLASS * classes):
+        return 0
+    return 0 if records_declared < LEAST_OF_WEIGHT * classes * (degrees or dimension) else part
 
 
 def law(mu: float, classes: int, dimension: int) -> GaussianVector:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.quantiles import price_of_counts
@@ -78,27 +77,28 @@ class ClassSumsKind(PayOnceKind):
 
     def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:
         """Return that steps would follow the sums, as they do from so many records on where rows are not too wide."""
-        from dpserve.training.kinds.class_sums.continued import divided
+        from dpserve.training.kinds.class_sums.continued import share_of
 
         try:
             counts = price_of_counts(plan.share, 1) if option.features == "quantiles" else 0
         except ValueError:  # too little for quantiles, and so for steps
             return None
-        steps, _ = divided(plan.share - counts, classes, 1, plan.n)
-        return AFTER_STEPS if steps else None
+        return AFTER_STEPS if share_of(plan.share - counts, classes, 1, plan.n) else None
 
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
         """Raise where there are too many records, or the price is too small for two releases."""
         from dpserve.training.inputs.sums import check_count
-        from dpserve.training.kinds.class_sums.steps import shares
+        from dpserve.training.kinds.class_sums.steps import CENTRE, TOTALS, centre_law, sums_law
+        from dpserve.training.pay_once.chain import PublicNumbers, divided
 
         del option
         check_count(n)
-        centre, sums = shares(whole)
-        GaussianVector(centre, feature_map.dimension + 1, 1.0)
-        GaussianVector(sums, len(declaration.classes) * feature_map.dimension, 1.0)
+        classes, dimension = len(declaration.classes), feature_map.dimension
+        centre, sums = divided((CENTRE, TOTALS), whole, PublicNumbers(classes, feature_map))
+        centre_law(centre.mu, dimension)
+        sums_law(sums.mu, classes, dimension)
 
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a release of sums at the same price, with steps where it took steps."""

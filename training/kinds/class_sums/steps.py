@@ -1,4 +1,4 @@
-"""The steps of class sums: the centre, the sums, gradient steps from their directions, and how the price is divided."""
+"""The steps of class sums: the centre, the sums, and gradient steps from their directions."""
 
 import functools
 import math
@@ -11,8 +11,8 @@ import numpy as np
 
 from dpserve.accounting import picorho, sampling_error
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.losses import Cost, GaussianLoss
-from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
+from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.around import around
@@ -24,7 +24,7 @@ from dpserve.training.kinds.class_sums.model import ClassSums
 from dpserve.training.kinds.class_sums.sums import CentredRows, centre_of, mean_of, sparse_sums_of, sums_of
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import CanaryRun, Coins, columns_of, included_records, one_hot
-from dpserve.training.pay_once.chain import ModelStep
+from dpserve.training.pay_once.chain import ModelStep, PublicNumbers
 from dpserve.training.pay_once.releases import Release
 
 if TYPE_CHECKING:
@@ -111,6 +111,22 @@ class Centre(ModelStep[Training]):
     name = "centre"
     is_needed = True
 
+    def share(self, price: int, numbers: PublicNumbers) -> int:
+        """Return CENTRE_SHARE of the price, or what the least release costs if that is more.
+
+        Or as much less as leaves CENTRE_NOISE in the mean of so many records. Raises ValueError for too little.
+        """
+        if price < 2 * LEAST_PRICE:
+            raise ValueError(
+                f"class sums are two releases, and cost at least {2 * sampling_error.LEAST_RELEASE_RHO:g} rho, not "
+                f"{price / picorho.PICORHO_PER_RHO:g}"
+            )
+        centre = price * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator
+        if numbers.n is not None:
+            mu = math.sqrt(numbers.feature_map.dimension) / (CENTRE_NOISE * max(numbers.n, 1))
+            centre = min(centre, math.ceil(mu * mu / 2 * picorho.PICORHO_PER_RHO))
+        return max(centre, LEAST_PRICE)
+
     def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
         """Return the cost. Raises ValueError for a mu that no centre can have."""
         return centre_law(mu, certificate.feature_map.dimension).cost
@@ -158,6 +174,11 @@ class Descent(ModelStep[Training]):
 
     name = "steps"
 
+    def share(self, price: int, numbers: PublicNumbers) -> int:
+        """Return `continued.share_of` the price."""
+        dimension, degrees = numbers.feature_map.dimension, numbers.feature_map.degrees
+        return continued.share_of(price, numbers.classes, dimension, numbers.n, degrees)
+
     def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
         """Return the cost. Raises ValueError for a mu that no steps can have."""
         return continued.law(mu, len(certificate.classes), certificate.feature_map.dimension).cost
@@ -190,38 +211,6 @@ class Descent(ModelStep[Training]):
 
 
 CENTRE, TOTALS, DESCENT = Centre(), ClassTotals(), Descent()
-
-
-def bought(whole: int, classes: int, feature_map: FeatureMap, records_declared: int | None) -> tuple[Release, ...]:
-    """Return the releases of centre, sums and steps that cost at most `whole` picorho together. Raises ValueError."""
-    dimension = feature_map.dimension
-    for_steps, for_sums = continued.divided(whole, classes, dimension, records_declared, feature_map.degrees)
-    centre, sums = shares(for_sums, dimension, records_declared)
-    steps = (DESCENT.bought(_gaussian(mu_for(for_steps))),) if for_steps else ()
-    return (CENTRE.bought(_gaussian(centre)), TOTALS.bought(_gaussian(sums)), *steps)
-
-
-def _gaussian(mu: float) -> Cost:
-    return Cost((GaussianLoss(mu),))
-
-
-def shares(whole: int, dimension: int = 0, records_declared: int | None = None) -> tuple[float, float]:
-    """Return the mus of the centre and the sums, which cost at most `whole` picorho together.
-
-    The centre gets CENTRE_SHARE, or as much less as leaves CENTRE_NOISE in the mean of so many records, a public
-    number; or what the least release costs if that is more. Raises ValueError for too little.
-    """
-    centre = whole * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator
-    if records_declared is not None:
-        mu = math.sqrt(dimension) / (CENTRE_NOISE * max(records_declared, 1))
-        centre = min(centre, math.ceil(mu * mu / 2 * picorho.PICORHO_PER_RHO))
-    centre = max(centre, LEAST_PRICE)
-    if whole < 2 * LEAST_PRICE:
-        raise ValueError(
-            f"class sums are two releases, and cost at least {2 * sampling_error.LEAST_RELEASE_RHO:g} rho, not "
-            f"{whole / picorho.PICORHO_PER_RHO:g}"
-        )
-    return mu_for(centre), mu_for(whole - centre)
 
 
 def _centred(rows: Rows, mean: Floats, feature_map: FeatureMap) -> Rows:

@@ -14,9 +14,10 @@ from dpserve.training.inputs.sums import check_count
 from dpserve.training.kinds.class_sums import steps
 from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
 from dpserve.training.kinds.class_sums.model import ClassSums
-from dpserve.training.pay_once import calibration, chain
+from dpserve.training.pay_once import chain
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import Coins
+from dpserve.training.pay_once.chain import PublicNumbers
 from dpserve.training.pay_once.releases import Release
 
 
@@ -45,18 +46,14 @@ def train_class_sums(
     declaration, classes = records.declaration, len(records.declaration.classes)
     coins = None if canaries is None else Coins.drawn(canaries, randomness)
     try:
-        for_calibration, for_others = calibration.divided(whole)
+        numbers = PublicNumbers(classes, feature_map, records_declared)
         certificate = certificate_type.fresh(
             name,
             declaration,
             feature_map,
             lineage,
             unit=records.unit,
-            releases=(
-                *before,
-                *steps.bought(for_others, classes, feature_map, records_declared),
-                *calibration.bought(for_calibration),
-            ),
+            releases=(*before, *chain.divided(certificate_type.STEPS, whole, numbers)),
             canaries=None if coins is None else coins.certified(),
         )
         certificate.derived_cost()

@@ -1,4 +1,4 @@
-"""The steps of DP-SGD: the centre, all noisy gradient steps as one release, and how the price is divided."""
+"""The steps of DP-SGD: the centre, and all noisy gradient steps as one release."""
 
 import functools
 import math
@@ -9,10 +9,9 @@ import numpy as np
 
 from dpserve.accounting import gaussian_envelope, picorho, sampling_error
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from dpserve.accounting.losses import ApproximateGaussianLoss, Cost
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms import wide_gaussian
-from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
 from dpserve.training.fitting.around import around, on_steps
@@ -26,7 +25,7 @@ from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.kinds.dpsgd.noisy_step import StepCanaries, grid_step, private_step
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import CanaryRun, Coins, included_records, one_hot
-from dpserve.training.pay_once.chain import ModelStep
+from dpserve.training.pay_once.chain import ModelStep, PublicNumbers
 from dpserve.training.pay_once.releases import Release
 
 if TYPE_CHECKING:
@@ -92,6 +91,13 @@ class Centre(ModelStep[Training]):
 
     name = "centre"
 
+    def share(self, price: int, numbers: PublicNumbers) -> int:
+        """Return its share, or the least that a release may cost; nothing where that is more than a fifth."""
+        part = numbers.choices.centre_share
+        least = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
+        centre = max(math.floor(price * part), least)
+        return 0 if not part or 5 * centre > price else centre
+
     def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
         """Return the cost. Raises ValueError for a mu that no centre can have."""
         return centre_release(mu, certificate.feature_map.dimension).cost
@@ -122,6 +128,10 @@ class Steps(ModelStep[Training]):
     name = "steps"
     is_needed = True
 
+    def release(self, mu: float) -> Release:
+        """Return the release of all steps together that mu covers."""
+        return self.bought(Cost((ApproximateGaussianLoss(mu, gaussian_envelope.DELTA),)))
+
     def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
         """Return the cost. Raises ValueError unless the mu covers the certificate's steps."""
         run = cast("DpSgdCertificate", certificate)
@@ -133,7 +143,7 @@ class Steps(ModelStep[Training]):
                 f"mu = {mu:.6g} does not cover {steps} steps at sampling rate {rate:.6g} with "
                 f"noise multiplier {noise:.6g}"
             )
-        return steps_cost(mu)
+        return self.release(mu).price
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:  # noqa: ARG002
         """Return the state after the descent. Its noise is the certificate's, which the release covers."""
@@ -165,30 +175,6 @@ class Steps(ModelStep[Training]):
 
 
 CENTRE, STEPS = Centre(), Steps()
-
-
-def steps_cost(mu: float) -> Cost:
-    """Return the cost of all steps together that mu covers."""
-    return Cost((ApproximateGaussianLoss(mu, gaussian_envelope.DELTA),))
-
-
-def bought(price: int, centre_share: float) -> tuple[Release, ...]:
-    """Return the releases of centre and steps that cost at most `price` picorho together."""
-    centre, steps = shares(price, centre_share)
-    of_centre = (CENTRE.bought(Cost((GaussianLoss(centre),))),) if centre else ()
-    return (*of_centre, STEPS.bought(steps_cost(steps)))
-
-
-def shares(price: int, centre_share: float) -> tuple[float, float]:
-    """Return the mus of the centre and of all steps, which together cost at most `price` picorho, without calibration.
-
-    The centre gets its share, or the least that a release may cost; nothing where that is more than a fifth.
-    """
-    least = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
-    centre = max(math.floor(price * centre_share), least)
-    if not centre_share or 5 * centre > price:
-        return 0.0, mu_for(price)
-    return mu_for(centre), mu_for(price - centre)
 
 
 def canary_length(input_norm: float) -> float:

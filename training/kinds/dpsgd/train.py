@@ -21,8 +21,9 @@ from dpserve.training.kinds.dpsgd import steps
 from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
-from dpserve.training.pay_once import calibration, chain
+from dpserve.training.pay_once import chain
 from dpserve.training.pay_once.canaries import Canaries, Coins
+from dpserve.training.pay_once.chain import PublicNumbers
 from dpserve.training.pay_once.releases import Release
 
 
@@ -66,16 +67,17 @@ def certify(
     """
     choices = recipe.choices
     try:
-        for_calibration, for_training = calibration.divided(recipe.price)
-        releases = steps.bought(for_training, choices.centre_share)
+        numbers = PublicNumbers(len(declared.classes), recipe.feature_map, choices.records_declared, choices)
+        releases = chain.divided(recipe.certificate_type.STEPS, recipe.price, numbers)
+        mu = next(release.mu for release in releases if release.name == steps.STEPS.name)
         certificate = recipe.certificate_type.fresh(
             recipe.name,
             declared,
             recipe.feature_map,
             lineage,
             unit=unit,
-            releases=(*recipe.before, *releases, *calibration.bought(for_calibration)),
-            noise_multiplier=_noise(recipe, releases[-1].mu),
+            releases=(*recipe.before, *releases),
+            noise_multiplier=_noise(recipe, mu),
             canaries=canaries,
             **choices.as_fields(),
         )

@@ -92,7 +92,6 @@ class HeadKind(MeteredKind):
     name = "head"
     sentence = "a linear model, each of whose answers gets noise and is paid for"
     options = Head
-    is_default = True
     centred_images = True
 
     def limitation(self, ability: Ability, options: Options | None = None) -> str | None:

@@ -36,13 +36,15 @@ def _answered(trial: Trial, features: FeatureRule, count: int) -> Quality | None
 
 
 PLANNED = (
-    PlannedOption("per-query", "noise on each answer", "each answer", _noise_on_answers("modality"), None, "modality"),
+    PlannedOption(
+        "per-query", "noise on each answer", "each answer", _noise_on_answers("modality"), "head", "modality"
+    ),
     PlannedOption(
         "per-query-fourier",
         "noise on each answer, Fourier features",
         "each answer",
         _noise_on_answers("fourier"),
-        None,
+        "head",
         "fourier",
     ),
 )

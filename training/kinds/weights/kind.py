@@ -88,8 +88,7 @@ class WeightsKind(PayOnceKind):
         from dpserve.training.pay_once import calibration
 
         del option
-        for_calibration, _ = calibration.divided(whole)
-        if for_calibration:
+        if calibration.share_of(whole):
             check_count(n)
         GaussianVector(mu_for(whole), len(declaration.classes) * feature_map.dimension, 1.0)
 

@@ -20,10 +20,10 @@ def _released_weights(features: FeatureRule) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         bought, whole = trial.bought(features)
         chosen = bought.feature_map
-        part, rest = calibration.divided(whole)
+        part = calibration.share_of(whole)
         lam = rules.strong_convexity(mu_for(whole))
         weights = trial.heads.weights(chosen, lam)
-        law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
+        law = GaussianVector(mu_for(whole - part), weights.size, weights_move(lam, weights))
         words = trial.randomness("weights", features)
         released = rounded(law.release(weights, words)).T
         case = trial.case

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
+from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.records import Records
@@ -12,9 +12,10 @@ from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.weights.certificate import WeightsCertificate
 from dpserve.training.kinds.weights.model import ReleasedWeights
 from dpserve.training.kinds.weights.steps import WEIGHTS, Training
-from dpserve.training.pay_once import calibration, chain
-from dpserve.training.pay_once.calibration import Calibration
+from dpserve.training.pay_once import chain
+from dpserve.training.pay_once.calibration import CALIBRATION, Calibration
 from dpserve.training.pay_once.canaries import Coins
+from dpserve.training.pay_once.chain import PublicNumbers
 from dpserve.training.pay_once.releases import Release
 
 
@@ -39,12 +40,14 @@ def release_weights(
     trained = head.certificate
     if records is not None and records.unit != trained.unit:
         raise TrainingError("the head was trained with other privacy units than those of these records")
-    for_calibration, rest = calibration.divided(price) if records is not None else (0, price)
+    steps = [step for step in certificate_type.STEPS if step is not CALIBRATION or records is not None]
     size, classes = head.weights.size, len(trained.classes)
     if size > LARGEST_SIZE:
         raise TrainingError(f"there are {size} weights, and a release has at most {LARGEST_SIZE}; use fewer features")
     try:
-        vector = GaussianVector(mu_for(rest), size, trained.weight_sensitivity)
+        releases = chain.divided(steps, price, PublicNumbers(classes, trained.feature_map))
+        mu = next(release.mu for release in releases if release.name == WEIGHTS.name)
+        vector = GaussianVector(mu, size, trained.weight_sensitivity)
     except ValueError as error:
         raise TrainingError(f"this price is not possible with {size} weights: {error}") from error
     coins = None if canaries is None else Coins.drawn(canaries, randomness)
@@ -54,7 +57,7 @@ def release_weights(
         trained.feature_map,
         lineage,
         unit=trained.unit,
-        releases=(*before, WEIGHTS.bought(vector.cost), *calibration.bought(for_calibration)),
+        releases=(*before, *releases),
         objective=trained.objective,
         convexified=trained.convexified,
         strong_convexity=trained.strong_convexity,

@@ -29,10 +29,10 @@ from dpserve.training.kinds.class_sums.continued import (
     START,
     STEPS,
     descended,
-    divided,
     law,
     movement,
     rates,
+    share_of,
 )
 from dpserve.training.kinds.class_sums.steps import CENTRE, DESCENT, TOTALS
 from dpserve.training.kinds.class_sums.train import train_class_sums
@@ -121,10 +121,10 @@ def test_steps_cost_a_sixth_and_the_whole_no_more_than_the_price(price):
 
 
 def test_a_price_that_pays_for_no_steps_leaves_the_sums_as_they_are():
-    assert divided(WHOLE, 3, 5, DECLARED)[0] > 0
-    assert divided(whole_picorho("rho:0.0015"), 3, 5, DECLARED)[0] == 0
-    assert divided(WHOLE, 1000, 2000, DECLARED)[0] == 0  # more numbers than one release may have
-    assert divided(WHOLE, 3, 5, 100)[0] == divided(WHOLE, 3, 5, None)[0] == 0
+    assert share_of(WHOLE, 3, 5, DECLARED) > 0
+    assert share_of(whole_picorho("rho:0.0015"), 3, 5, DECLARED) == 0
+    assert share_of(WHOLE, 1000, 2000, DECLARED) == 0  # more numbers than one release may have
+    assert share_of(WHOLE, 3, 5, 100) == share_of(WHOLE, 3, 5, None) == 0
     records = make_records(n=30)
     model = train_class_sums(
         records, "m", identity(records), whole_picorho("rho:0.0015"), "l", Seeded(0), records_declared=DECLARED
@@ -149,16 +149,14 @@ def test_the_rule_takes_steps_where_they_were_worth_their_price_and_at_every_lar
 ):
     for epsilon in (0.5, 1.0, 3.0, 4.0, 8.0):
         whole = Budget.from_epsilon_delta(epsilon, 1e-5, "gaussian").limit
-        steps, sums = divided(whole, classes, dimension, records)
-        assert (steps > 0) == (epsilon >= from_epsilon)
-        assert steps + sums == whole
+        assert (share_of(whole, classes, dimension, records) > 0) == (epsilon >= from_epsilon)
 
 
 def test_cuts_of_one_number_count_together_where_records_are_few_beside_weights():
     """Texture's 3,520 records in 11 classes: 31 cuts of each of 40 numbers are many weights that tell little apart."""
     whole = Budget.from_epsilon_delta(4, 1e-5, "gaussian").limit
-    assert divided(whole, 11, 1241, 3520)[0] == 0
-    assert divided(whole, 11, 1241, 3520, degrees=321)[0] > 0
+    assert share_of(whole, 11, 1241, 3520) == 0
+    assert share_of(whole, 11, 1241, 3520, degrees=321) > 0
 
 
 def test_steps_that_cost_less_than_they_did_are_refused():

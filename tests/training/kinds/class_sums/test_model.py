@@ -23,17 +23,20 @@ from dpserve.training.fitting.unit_rows import GRID, grid_terms, unit
 from dpserve.training.inputs.sums import MOST_RECORDS, ROWS, of_rows
 from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.model import ClassSums
-from dpserve.training.kinds.class_sums.steps import CENTRE, TOTALS, shares
+from dpserve.training.kinds.class_sums.steps import CENTRE, TOTALS
 from dpserve.training.kinds.class_sums.sums import centre_of, mean_of, sums_of
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.loading import load_model
+from dpserve.training.pay_once.chain import PublicNumbers, divided
 from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.pay_once.releases import composed
 from tests.changed_releases import with_mu
 from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records
 
 FALSE_ALARM = 1e-6
 WHOLE = whole_picorho("rho:0.5")
+NUMBERS = PublicNumbers(3, identity(make_records()))
 
 
 def exact_norm(difference) -> Fraction:
@@ -139,13 +142,13 @@ def test_centre_and_sums_cost_what_was_asked_and_no_more(price):
     whole = whole_picorho(price)
     if price == "rho:4":
         whole -= 1
-    cost = Cost.parse(",".join(f"gaussian:{mu!r}" for mu in shares(whole)))
+    cost = composed(divided((CENTRE, TOTALS), whole, NUMBERS))
     assert whole - 3 <= cost.picorho <= whole
 
 
 def test_too_small_a_price_is_refused():
     with pytest.raises(ValueError, match="two releases, and cost at least"):
-        shares(whole_picorho("rho:0.0005"))
+        divided((CENTRE, TOTALS), whole_picorho("rho:0.0005"), NUMBERS)
 
 
 def test_a_bundle_answers_each_row_the_same_whatever_is_beside_it(tmp_path):

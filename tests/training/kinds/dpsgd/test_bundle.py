@@ -22,11 +22,13 @@ from dpserve.training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_r
 from dpserve.training.kinds.dpsgd.choices import Choices, choices_for
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
-from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS, shares, temperature
+from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS, temperature
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, train_dpsgd
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.calibration import CALIBRATION
+from dpserve.training.pay_once.chain import PublicNumbers, divided
 from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.pay_once.releases import composed
 from tests.seeded import Seeded
 
 SHOWN = (Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes")), "l")
@@ -79,9 +81,9 @@ def test_without_a_centre_the_steps_get_all_but_the_calibration():
 
 @pytest.mark.parametrize("price", [10**9, 3 * 10**9, 10**10, 10**12])
 def test_shares_stay_within_the_price(price):
-    centre, steps = shares(price, 0.05)
-    assert (centre == 0) == (price < 2_000_002_000)
-    assert centre**2 / 2 + steps**2 / 2 <= price * 1e-12
+    releases = divided((CENTRE, STEPS), price, PublicNumbers(2, IDENTITY, choices=CHOICES))
+    assert len(releases) == 1 + (price >= 2_000_002_000)
+    assert composed(releases).rho <= price * 1e-12
 
 
 def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
