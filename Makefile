@@ -10,7 +10,12 @@ TESTS := $(VENV)/.tests-installed
 # More than there are processors: a test waits for stores and services as long as it computes.
 TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 
-.PHONY: demo demo-metered serve test test-all test-whole faults bench bench-quick lint docs pictures proto lock advisories release clean
+
+# What Python compiles is kept: each worker and each command of the tests would compile it anew.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo demo-metered serve test tests test-times test-lowest test-all test-whole faults bench bench-quick lint docs
+.PHONY: pictures proto lock advisories release clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -21,8 +26,23 @@ demo-metered: $(RUN)
 serve: $(RUN)
 	@$(BIN)/dpserve demo --stay --port $(PORT)
 
-test: lint
+# Types are checked on one processor while the first tests run on the others.
+test: $(TESTS)
+	@$(MAKE) --no-print-directory -j2 lint tests
+
+tests: $(TESTS)
 	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow"
+
+# The seconds of each folder and fixture, and the slowest tests.
+test-times: $(TESTS)
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow" -p tests.times
+
+# The tests with the lowest versions that pyproject.toml allows.
+test-lowest:
+	@rm -rf build/lowest && $(PYTHON) -m venv build/lowest
+	@build/lowest/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
+	@build/lowest/bin/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct -e '.[test]'
+	@build/lowest/bin/pytest -q -n $(TEST_WORKERS) -m "not slow"
 
 # The demonstration and everything, in full, on each of PYTHONS: on two cores about an hour for each of them.
 test-all: lint

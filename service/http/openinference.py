@@ -325,7 +325,7 @@ def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, b
         raise invalid(f"the body is no request for inference: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed_json(error) from None
-    check_members(InferRequest, body[:length])
+    check_members(body[:length])
     return request, body[length:]
 
 

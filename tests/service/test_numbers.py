@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dpserve.service.http.codec import check_members
 from dpserve.service.http.numbers import numbers, rows_and_members
-from dpserve.service.http.schemas import PredictOptions, PredictRequest
+from dpserve.service.http.problems import Problem
+from dpserve.service.http.schemas import InferRequest, PredictOptions, PredictRequest
 
 WIDTH = 3
 
@@ -121,3 +123,13 @@ def test_a_large_body_is_read_without_msgspec():
     read = rows_and_members(json.dumps({"instances": lists}).encode(), "instances", WIDTH)
     assert read is not None
     assert same(read[0], lists)
+
+
+@pytest.mark.parametrize("kind", [PredictRequest, InferRequest])
+def test_each_member_of_a_body_comes_once(kind):
+    for name in kind.__struct_fields__:
+        check_members(f'{{"{name}": 1}}'.encode())
+        for again in (name, f"\\u{ord(name[0]):04x}{name[1:]}"):
+            with pytest.raises(Problem):
+                check_members(f'{{"{name}": [{{"{name}": 1}}], "{again}": 2}}'.encode())
+        check_members(f'{{"{name}": [{{"{name}": 1}}, "\\u00e9"]}}'.encode())
