@@ -11,23 +11,16 @@ ELSEWHERE = {"index.md"}
 """`dpserve demo`: tests/dpserve/test_cli.py runs it."""
 
 
-@pytest.mark.parametrize("left_out", ["dpserve attack", pytest.param("\n", marks=pytest.mark.slow, id="nothing")])
-def test_an_owner_and_a_client_get_through_their_guides(tmp_path, left_out):
-    """The owner's asserts that the model is right on 0.85 of rows that it was not trained on.
-
-    Its attack takes longer than everything else.
-    """
+@pytest.mark.slow
+def test_an_owner_and_a_client_get_through_their_guides(tmp_path):
+    """The owner's asserts that the model is right on 0.85 of rows that it was not trained on."""
     with Walkthrough(tmp_path) as reader:
-        reader.walk("owners-guide.md", left_out=left_out)
+        reader.walk("owners-guide.md")
         reader.walk("clients-guide.md")
 
 
-def test_the_page_on_data_trains_on_its_table(tmp_path):
-    with Walkthrough(tmp_path) as reader:
-        reader.walk("data.md")
-
-
-@pytest.mark.parametrize("page", ["auditors-guide.md", "configuration.md"])
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["auditors-guide.md", "configuration.md", "data.md"])
 def test_other_guides(tmp_path, page):
     with Walkthrough(tmp_path) as reader:
         reader.walk(page)

@@ -15,6 +15,8 @@ from tests.dpserve.test_https import write_certificate
 
 from .test_accounting_page import commands, matches, printed
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 CSV = "a,b,ok\n" + "".join(f"{place % 10},{place % 7},{'yes' if place % 10 > 4 else 'no'}\n" for place in range(100))
 TRAIN = "dpserve train head --data own.csv --lineage own --label ok --classes no,yes --lam 1 --bounds 0:10 --out model"

@@ -1,6 +1,6 @@
 """Commands in blocks without a language: each is run here or elsewhere, or stands in a list with the reason why not.
 
-What other blocks hold (`console`, `python`) is run from top to bottom by the tests of the pages.
+What other blocks hold (`console`, `python`) is run from top to bottom by the tests of the pages, most of them slow.
 """
 
 import re
@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from dpserve.cli import app
 
-from .walkthrough import DOCS, Walkthrough
+from .walkthrough import DOCS, Walkthrough, steps
 
 COMMAND = r"(?:(?:^ *|-- |CONTAINER )dpserve|dpserve:[\d.]+) ([a-z].*)"
 UsageError = typer.BadParameter.__base__
@@ -91,6 +91,14 @@ def shown_commands(page):
             continue
         for command in re.findall(COMMAND, block.replace("\\\n", " "), re.MULTILINE):
             yield [word for word in shlex.split(command, comments=True) if word != "..."]
+
+
+def console_commands(page):
+    """Every `dpserve` command of the blocks `console` that stands alone in its line, as words."""
+    for kind, command, *_ in steps(page.read_text()):
+        alone = re.sub(r" (&|> [\w.]+)$", "", command)
+        if kind == "console" and alone.startswith("dpserve ") and not set(alone) & set("|&;<>$`*~"):
+            yield shlex.split(alone)[1:]
 
 
 def pages():
@@ -184,7 +192,7 @@ def understood(monkeypatch):
 
 def test_the_parser_takes_every_command(understood):
     for name, page in pages().items():
-        for words in shown_commands(page):
+        for words in (*shown_commands(page), *console_commands(page)):
             try:
                 understood(words)
             except UsageError as error:
