@@ -76,21 +76,9 @@ def _started(words: list[str]) -> tuple["subprocess.Popen[bytes]", int]:
     raise RuntimeError(f"the server did not start: {said.decode()}")
 
 
-@pytest.fixture(scope="session", params=["embedded", "external"])
-def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a durable store, of each kind in turn."""
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        with EmbeddedStore(folder) as store:
-            yield store.url
-    else:
-        with running_server(folder, BINARY, **DURABLE) as url:
-            yield url
-
-
 @pytest.fixture(scope="session")
-def embedded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an embedded store, where one kind is enough."""
+def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an embedded store; `test_contract` has what every kind of store holds."""
     with EmbeddedStore(tmp_path_factory.mktemp("ledger")) as store:
         yield store.url
 

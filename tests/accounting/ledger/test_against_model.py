@@ -198,7 +198,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert [r.sequence for r in receipts] == list(range(1, len(receipts) + 1))
 
 
-def _run(url: str, examples: int) -> None:
+def run(url: str, examples: int) -> None:
     machine = type("Machine", (LedgerAgainstModel,), {"url": url})
     run_state_machine_as_test(
         machine,
@@ -213,8 +213,9 @@ def _run(url: str, examples: int) -> None:
     )
 
 
-def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
-    _run(store_url, 30)
+@pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.slow)])
+def test_every_interleaving_means_what_the_model_says(store_url: str, examples: int) -> None:
+    run(store_url, examples)
 
 
 MUTANTS = {
@@ -254,8 +255,8 @@ def _mutate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_library_that_charges_wrongly_is_found_out(
-    embedded_url: str, monkeypatch: pytest.MonkeyPatch, name: str
+    store_url: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     _mutate(name, monkeypatch)
     with pytest.raises((AssertionError, ExceptionGroup)):
-        _run(embedded_url, 30)
+        run(store_url, 30)

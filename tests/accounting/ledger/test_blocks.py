@@ -27,7 +27,7 @@ from dpserve.accounting.ledger.receipts import MOST_BLOCKS, charge_terms
 from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
-from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.losses import Cost, LaplaceLoss
 from dpserve.accounting.sampling_error import PURE_DELTA
 
 from .conftest import COST, asking, dump, open_accounts, read_journals, releases
@@ -67,13 +67,6 @@ async def test_a_spent_block_refuses_and_models_without_it_go_on(ledger: Ledger,
     assert await _spent(ledger, lineage) == {SEPTEMBER: 2, OCTOBER: 4}
     assert (await ledger.lineage(lineage)).spent == 0  # which is that of its other records
     assert (await verify(ledger, lineage)).findings == ()
-
-
-async def test_blocks_pay_once_for_what_several_clients_ask(ledger: Ledger, lineage: str) -> None:
-    await _open(ledger, lineage)
-    for client in ("ann", "bob", "ann"):
-        await ledger.charge(asking(lineage, client, "1", "2", blocks=(OCTOBER,)))
-    assert await _spent(ledger, lineage) == {SEPTEMBER: 0, OCTOBER: 2}
 
 
 async def test_the_block_without_a_name_pays_for_what_names_none_and_for_nothing_else(
@@ -223,29 +216,6 @@ async def test_verify_finds_a_block_whose_figures_were_changed(tmp_path: Path, f
         assert (await verify(ledger, "lineage")).findings
 
 
-async def test_receipts_that_are_put_back_charge_their_blocks_and_one_that_was_lost_pays_for_nothing_more(
-    tmp_path: Path,
-) -> None:
-    store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
-    async with Ledger.open(store, journals=journals) as ledger:
-        await ledger.join("lineage")
-        await open_accounts(ledger, "lineage", releases(1), ann=releases(50))
-        await ledger.acting("owner").open_block("lineage", SEPTEMBER, releases(9), time=0.0)
-        await ledger.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
-    shutil.copytree(store, copy)
-    async with Ledger.open(store, journals=journals) as ledger:
-        await ledger.join("lineage")
-        await ledger.acting("owner").open_block("lineage", OCTOBER, releases(9), time=0.0)
-        await ledger.charge(asking("lineage", "ann", "2", "3", model="both", blocks=BOTH))
-    async with Ledger.open(copy) as ledger:
-        await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))
-        assert await _spent(ledger) == {SEPTEMBER: 3, OCTOBER: 2}
-        assert (await ledger.block("lineage", OCTOBER)).budget.limit == 0  # the act that opened it is lost
-        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
-        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == OCTOBER):
-            await ledger.charge(asking("lineage", "ann", "4", model="both", blocks=BOTH))
-
-
 async def test_a_declared_loss_names_the_blocks_that_lost_it(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "store") as ledger:
         await _open(ledger)
@@ -257,44 +227,6 @@ async def test_a_declared_loss_names_the_blocks_that_lost_it(tmp_path: Path) -> 
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
         await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, blocks=BOTH))
         assert await _spent(ledger) == {SEPTEMBER: 2, OCTOBER: 2}
-        assert (await verify(ledger, "lineage")).findings == ()
-
-
-async def test_a_declared_loss_brings_back_blocks_that_the_store_lost_altogether(tmp_path: Path) -> None:
-    """They have spent what was lost and may spend nothing, until the owner gives them a budget again."""
-    async with Ledger.open(tmp_path / "store") as ledger:
-        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
-        lost = DeclaredLoss(2, COST, blocks=(SEPTEMBER,))
-        with pytest.raises(CannotRecover, match="no block '2026-09'"):
-            await reconcile(ledger.acting("owner"), "lineage", [], lost)
-        await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=(SEPTEMBER,)))
-        await ledger.acting("owner").open_block("lineage", SEPTEMBER, releases(3), time=0.0)
-        assert await _spent(ledger) == {SEPTEMBER: 2}
-        assert (await ledger.block("lineage", SEPTEMBER)).budget.limit == 0
-        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == SEPTEMBER):
-            await ledger.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
-        assert (await verify(ledger, "lineage")).findings == ()
-
-
-async def test_a_declared_loss_brings_back_one_block_of_several_that_the_store_lost(tmp_path: Path) -> None:
-    """The owner says that it is gone, for its name may be a slip; a budget makes it one that pays again."""
-    november = "2026-11"
-    async with Ledger.open(tmp_path / "store") as ledger:
-        await _open(ledger)
-        lost = DeclaredLoss(2, COST, blocks=(OCTOBER, november))
-        with pytest.raises(CannotRecover, match="no block '2026-11'"):
-            await reconcile(ledger.acting("owner"), "lineage", [], lost)
-        with pytest.raises(CannotRecover, match="is not gone"):
-            await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=lost.blocks))
-        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
-        await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=(november,)))
-        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, november: 2}
-        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == november):
-            await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
-        await ledger.acting("owner").set_budget("lineage", releases(3), block=november)
-        await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
-        with pytest.raises(BudgetExhausted):
-            await ledger.charge(asking("lineage", "ann", "2", blocks=(november,)))
         assert (await verify(ledger, "lineage")).findings == ()
 
 
@@ -392,13 +324,3 @@ async def test_receipts_are_put_back_into_the_blocks_that_they_name(tmp_path: Pa
         assert (await ledger.lineage("lineage")).spent == 3 * PRICE
         assert await _spent(ledger) == {SEPTEMBER: 1, OCTOBER: 0}
         assert (await verify(ledger, "lineage", read)).findings == ()
-
-
-async def test_a_dear_release_takes_no_block_past_its_limit(ledger: Ledger, lineage: str) -> None:
-    """The second block refuses, and the first one is not charged either."""
-    await _open(ledger, lineage, september=50, october=1)
-    dear = Cost((GaussianLoss(1.5),))
-    with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == OCTOBER):
-        await ledger.charge(asking(lineage, "ann", "1", cost=dear, blocks=BOTH))
-    assert await _spent(ledger, lineage) == {SEPTEMBER: 0, OCTOBER: 0}
-    assert (await ledger.client(lineage, "ann")).spent == 0

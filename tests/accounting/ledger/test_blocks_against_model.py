@@ -313,7 +313,7 @@ class BlocksAgainstModel(RuleBasedStateMachine):
         assert all(block.questions == block.releases for block in blocks)
 
 
-def _run(url: str, examples: int) -> None:
+def run(url: str, examples: int) -> None:
     machine = type("Machine", (BlocksAgainstModel,), {"url": url})
     run_state_machine_as_test(
         machine,
@@ -328,8 +328,9 @@ def _run(url: str, examples: int) -> None:
     )
 
 
-def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
-    _run(store_url, 40)
+@pytest.mark.parametrize("examples", [10, pytest.param(40, marks=pytest.mark.slow)])
+def test_every_interleaving_means_what_the_model_says(store_url: str, examples: int) -> None:
+    run(store_url, examples)
 
 
 MUTANTS = {
@@ -383,6 +384,6 @@ def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("mutant")
-def test_a_library_that_charges_blocks_wrongly_is_found_out(embedded_url: str) -> None:
+def test_a_library_that_charges_blocks_wrongly_is_found_out(store_url: str) -> None:
     with pytest.raises((AssertionError, LedgerDamaged, ExceptionGroup)):
-        _run(embedded_url, 200)  # most are found out at once, and all stop there
+        run(store_url, 200)  # most are found out at once, and all stop there

@@ -19,12 +19,12 @@ from .conftest import asking, new_lineage, open_accounts, question, releases
 
 pytestmark = pytest.mark.anyio
 
-RECEIPTS = 1_500
+RECEIPTS = 800
 SLICE = 10
 """In place of the library's 1,000, so that few receipts are many slices."""
 STEPS_OF_A_SLICE, STEPS_OF_AN_ARGUMENT = 30, 12
 """Steps that a call may take for each entry of a slice, and for each of its arguments. A call that walked an
-index would take 1,500."""
+index would take 800."""
 
 COUNTING = """
 local steps, calls = 0, {}
@@ -155,13 +155,13 @@ async def look(ledger: Ledger, lineage: str) -> None:
 
 
 async def test_no_call_takes_longer_the_more_receipts_there_are(
-    embedded_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = counting_library()
     monkeypatch.setattr(store_module, "our_library", lambda: library)
-    async with await Ledger.connect(embedded_url) as ledger:
+    async with await Ledger.connect(store_url) as ledger:
         await use_every_function(ledger, new_lineage(), tmp_path)
-    calls = list(calls_at(embedded_url, library))
+    calls = list(calls_at(store_url, library))
     assert [call for call in calls if not call.is_bounded] == []
     registered = set(re.findall(r"register(?:_on_lineage)?\('(\w+)'", library.source))
     assert registered - {call.function for call in calls} == {"restore"}  # which was called on another store

@@ -101,15 +101,15 @@ async def test_what_cannot_be_bought_changes_nothing(ledger: Ledger, wrong: dict
     ],
 )
 async def test_an_open_lineage_stays_as_it_is(
-    embedded_url: str, wrong: dict[str, object], error: type[LedgerError]
+    store_url: str, wrong: dict[str, object], error: type[LedgerError]
 ) -> None:
-    async with await Ledger.connect(embedded_url) as embedded:
+    async with await Ledger.connect(store_url) as embedded:
         lineage = new_lineage()
         await buy(embedded, [purchase(lineage, "a")], by="ann")
-        before = dump(embedded_url, lineage)
+        before = dump(store_url, lineage)
         with pytest.raises(error):
             await buy(embedded, [purchase(lineage, "b", **wrong)], by="ann")
-        assert dump(embedded_url, lineage) == before
+        assert dump(store_url, lineage) == before
 
 
 async def test_purchases_of_one_lineage_are_one_act_and_must_agree(ledger: Ledger, lineage: str) -> None:

@@ -30,9 +30,9 @@ CHARGES = st.lists(
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(charges=CHARGES)
-async def test_the_models_add_up_to_what_the_account_spent(embedded_url: str, charges: list[tuple]) -> None:
+async def test_the_models_add_up_to_what_the_account_spent(store_url: str, charges: list[tuple]) -> None:
     lineage = new_lineage()
-    async with await Ledger.connect(embedded_url) as ledger:
+    async with await Ledger.connect(store_url) as ledger:
         await open_accounts(ledger, lineage, budget(10**12), ann=budget(10**12), bob=budget(10**12))
         times: dict[tuple[str, str], list[float]] = {}
         for time, (model, mechanism, cost, client, rows) in enumerate(charges, 1):

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, ON_EACH_LOOP]
 
 
 async def test_a_call_on_a_connection_that_closed_is_unavailable_and_the_next_one_is_charged(
-    embedded_url: str, monkeypatch: pytest.MonkeyPatch
+    store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lineage, send = new_lineage(), AbstractConnection.send_packed_command
 
@@ -25,7 +25,7 @@ async def test_a_call_on_a_connection_that_closed_is_unavailable_and_the_next_on
             await asyncio.sleep(0)
         await send(connection, *words, **more)
 
-    async with await Ledger.connect(embedded_url) as ledger:
+    async with await Ledger.connect(store_url) as ledger:
         await open_accounts(ledger, lineage, releases(3), ann=releases(3))
         monkeypatch.setattr(AbstractConnection, "send_packed_command", close_and_send)
         with pytest.raises(LedgerUnavailable):

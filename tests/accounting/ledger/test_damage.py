@@ -22,28 +22,22 @@ from dpserve.accounting.ledger.store import binary
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys, charge_call
 
-from .conftest import BINARY, DURABLE, asking, decided, new_lineage, open_accounts, releases, running_server
+from .conftest import asking, decided, new_lineage, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
 Damage = Callable[["redis.Redis[bytes]", LineageKeys], object]
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(tmp_path_factory.mktemp("damage"), BINARY, **DURABLE) as address:
-        yield address
-
-
 @pytest.fixture
-def store(url: str) -> Iterator["redis.Redis[bytes]"]:
-    with redis.Redis.from_url(url, protocol=2) as client:
+def store(store_url: str) -> Iterator["redis.Redis[bytes]"]:
+    with redis.Redis.from_url(store_url, protocol=2) as client:
         yield client
 
 
 @pytest.fixture
-async def books(url: str) -> AsyncIterator[Ledger]:
-    async with await Ledger.connect(url) as opened:
+async def books(store_url: str) -> AsyncIterator[Ledger]:
+    async with await Ledger.connect(store_url) as opened:
         yield opened
 
 
@@ -153,13 +147,13 @@ async def test_a_damaged_key_of_a_client_fails_its_requests_alone(
     "kept", ["acts", "receipts", "questions", "terms", "clients", "groups", "api_keys", "services"]
 )
 async def test_a_lineage_that_lost_its_account_is_not_opened_anew(
-    books: Ledger, url: str, store: "redis.Redis[bytes]", kept: str
+    books: Ledger, store_url: str, store: "redis.Redis[bytes]", kept: str
 ) -> None:
     lineage = new_lineage()
     keys = LineageKeys(lineage)
     await _opened(books, lineage)
     store.delete(*({keys.account, *keys.contents} - {getattr(keys, kept)}))
-    async with await Ledger.connect(url) as owner:  # who has no memory of it
+    async with await Ledger.connect(store_url) as owner:  # who has no memory of it
         with pytest.raises(LedgerDamaged):
             await owner.acting("owner").open_lineage(lineage, releases(99), time=0.0)
         with pytest.raises((UnknownLineage, LedgerDamaged)):

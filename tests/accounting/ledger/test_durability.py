@@ -15,7 +15,7 @@ from .conftest import COST, asking, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
-TRIALS = 5
+TRIALS = 2
 
 
 async def _charge_until_it_dies(ledger: Ledger, lineage: str, trial: int, process: int) -> list[str]:

@@ -22,7 +22,6 @@ from dpserve.accounting.ledger import (
     EmbeddedStoreFailed,
     Ledger,
     LedgerUnavailable,
-    StoreBehind,
     embedded,
 )
 from dpserve.accounting.ledger.journal import Journal
@@ -59,14 +58,6 @@ def _killed_user(folder: Path) -> None:
     assert user.stdout.readline() == b"open\n"
     user.kill()
     user.communicate()
-
-
-def test_what_was_written_is_there_after_a_shutdown(tmp_path: Path) -> None:
-    with EmbeddedStore(tmp_path) as store, _client(store) as client:
-        client.set("key", "value")
-    assert not _answers(store)
-    with EmbeddedStore(tmp_path) as store, _client(store) as client:
-        assert client.get("key") == b"value"
 
 
 def test_its_settings_are_the_durable_ones_and_it_has_no_port(tmp_path: Path) -> None:
@@ -138,15 +129,6 @@ def test_a_server_that_others_use_is_not_killed_for_being_slow(tmp_path: Path) -
         finally:
             os.kill(process, signal.SIGCONT)
         assert _process(store) == process
-
-
-def test_a_server_that_was_killed_is_started_anew(tmp_path: Path) -> None:
-    with EmbeddedStore(tmp_path) as store:
-        with _client(store) as client:
-            client.set("key", "value")
-        os.kill(_process(store), signal.SIGKILL)
-    with EmbeddedStore(tmp_path) as store, _client(store) as client:
-        assert client.get("key") == b"value"
 
 
 def test_no_second_server_can_be_started_on_the_same_files(tmp_path: Path) -> None:
@@ -265,29 +247,6 @@ async def test_a_server_that_dies_under_a_running_ledger_is_started_again(tmp_pa
             assert (await ledger.lineage("lineage")).releases == turn + 1
         assert (await verify(ledger, "lineage")).findings == ()
     assert not _answers(store)
-
-
-@pytest.mark.anyio
-async def test_a_server_that_comes_back_older_is_refused_as_ever(tmp_path: Path) -> None:
-    folder = tmp_path / "ledger"
-    async with Ledger.open(folder, journals=tmp_path / "journals", deadline=2.0) as ledger:
-        await ledger.join("lineage")
-        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
-        await ledger.charge(asking("lineage", "ann", "1"))
-        (log,) = (folder / "appendonlydir").glob("*.incr.aof")
-        written = log.stat().st_size
-        await ledger.charge(asking("lineage", "ann", "2"))
-        store = EmbeddedStore(folder)
-        os.kill(_process(store), signal.SIGKILL)
-        os.truncate(log, written)
-        error: LedgerUnavailable | None = None
-        last = asyncio.get_running_loop().time() + 60
-        while not isinstance(error, StoreBehind):
-            assert asyncio.get_running_loop().time() < last
-            with pytest.raises(LedgerUnavailable) as caught:
-                await ledger.charge(asking("lineage", "ann", "3"))
-            error = caught.value
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.anyio

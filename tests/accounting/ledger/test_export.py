@@ -21,8 +21,8 @@ async def _rows(owner: Acts, lineage: str) -> list[dict[str, Any]]:
     return [json.loads(line) async for line in export(owner, lineage)]
 
 
-async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, lineage: str) -> None:
-    async with await Ledger.connect(embedded_url) as ledger:
+async def test_an_export_says_who_did_what_when_and_why(store_url: str, lineage: str) -> None:
+    async with await Ledger.connect(store_url) as ledger:
         owner, deputy = ledger.acting("Ann Owner", "quarter 3"), ledger.acting("deputy@example.org")
         await owner.open_lineage(lineage, releases(9), time=0.0)
         await owner.add_group(lineage, "team", releases(8), time=0.0, display="The team")
@@ -62,8 +62,8 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
     assert all(str(row["time_utc"]).endswith("+00:00") for row in second)
 
 
-async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> None:
-    async with await Ledger.connect(embedded_url) as ledger:
+async def test_an_export_says_who_paid_what(store_url: str, lineage: str) -> None:
+    async with await Ledger.connect(store_url) as ledger:
         await open_accounts(ledger, lineage, releases(9), ann=releases(5), bob=releases(5))
         await ledger.charge(asking(lineage, "ann", "1", "2"))
         await ledger.charge(asking(lineage, "bob", "2"))
@@ -81,7 +81,7 @@ async def test_an_export_says_who_paid_what(embedded_url: str, lineage: str) -> 
 @pytest.mark.parametrize(
     ("by", "why"), [("", ""), ("x" * 256, ""), ("ann\n", ""), ("ann", "x" * 1001), ("ann", "\x1b")]
 )
-async def test_who_acts_and_why_can_be_printed_and_is_short(embedded_url: str, by: str, why: str) -> None:
-    async with await Ledger.connect(embedded_url) as ledger:
+async def test_who_acts_and_why_can_be_printed_and_is_short(store_url: str, by: str, why: str) -> None:
+    async with await Ledger.connect(store_url) as ledger:
         with pytest.raises(ValueError, match="who acts"):
             ledger.acting(by, why)

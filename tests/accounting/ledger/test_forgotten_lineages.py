@@ -326,13 +326,14 @@ async def _all(ledger: Ledger, names: list[str]) -> list[str]:
     return [line async for line in backup(ledger, names)]
 
 
-def test_in_any_order_a_lineage_is_charged_or_forgotten_and_never_both(embedded_url: str) -> None:
-    machine = type("Machine", (Forgetting,), {"url": embedded_url})
+@pytest.mark.parametrize("examples", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_in_any_order_a_lineage_is_charged_or_forgotten_and_never_both(store_url: str, examples: int) -> None:
+    machine = type("Machine", (Forgetting,), {"url": store_url})
     run_state_machine_as_test(
         machine,
         settings=settings(
             phases=[Phase.explicit, Phase.generate],
-            max_examples=20,
+            max_examples=examples,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -1,19 +1,17 @@
 """Groups: an account between the clients of a team and their lineage, which pays once for what its members ask."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
-from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import (
     ActRefused,
     BudgetExhausted,
     Charge,
     Ledger,
     LedgerDamaged,
-    MechanismNotAccepted,
     ReleaseRequest,
     UnknownGroup,
     key_digest,
@@ -22,9 +20,8 @@ from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
-from dpserve.accounting.losses import Cost, LaplaceLoss
 
-from .conftest import BINARY, COST, DELTA, DURABLE, asking, dump, new_lineage, read_journals, releases, running_server
+from .conftest import COST, asking, dump, new_lineage, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -45,32 +42,6 @@ async def _spent(ledger: Ledger, lineage: str) -> tuple[int, int, int]:
     """Return the numbers of releases that the team, the others and the lineage paid for."""
     others, team = await ledger.groups(lineage)
     return team.releases, others.releases, (await ledger.lineage(lineage)).releases
-
-
-async def test_a_group_pays_once_for_what_its_members_ask(ledger: Ledger, lineage: str) -> None:
-    await _open(ledger, lineage)
-    asked = [("ann", "1", "2"), ("bob", "2", "3"), ("cy", "3", "4"), ("eve", "4", "5"), ("ann", "4", "5"), ("cy", "3")]
-    decisions = await ledger.charge_batch([asking(lineage, *words) for words in asked])
-    assert all(isinstance(one, Charge) for one in decisions)
-    new = [
-        (
-            one.free.count(False),
-            sum(r.group_questions for r in one.receipts),
-            sum(r.lineage_questions for r in one.receipts),
-        )
-        for one in decisions
-    ]
-    assert new == [(2, 2, 2), (2, 1, 1), (2, 2, 1), (2, 0, 1), (2, 2, 0), (0, 0, 0)]
-    assert await _spent(ledger, lineage) == (5, 2, 5)
-    assert [(r.client, r.group) for r in await ledger.receipts(lineage)][:4] == [
-        ("ann", "team"),
-        ("bob", "team"),
-        ("cy", "others"),
-        ("eve", ""),
-    ]
-    again = await ledger.charge_batch([asking(lineage, *words) for words in asked])
-    assert [one.charged for one in again] == [0] * len(asked)
-    assert (await verify(ledger, lineage)).findings == ()
 
 
 async def test_any_account_of_the_chain_may_refuse_and_says_whose_it_is(ledger: Ledger, lineage: str) -> None:
@@ -102,16 +73,6 @@ async def test_a_groups_refusal_does_not_depend_on_whether_another_member_asked(
         said.append((type(refused), str(refused), quote.total, quote.free, str(quote.refusal)))
     assert said[0] == said[1]
     assert said[0][0] is BudgetExhausted
-
-
-async def test_a_group_accepts_what_its_owner_said(ledger: Ledger, lineage: str) -> None:
-    await _open(ledger, lineage)
-    await ledger.acting("owner").add_group(lineage, "strict", Budget(9 * PRICE, "gaussian", DELTA), time=0.0)
-    await ledger.acting("owner").add_client(lineage, "dee", releases(9), key_digest(lineage), time=0.0, group="strict")
-    with pytest.raises(MechanismNotAccepted) as caught:
-        await ledger.charge(asking(lineage, "dee", "1", cost=Cost((LaplaceLoss(0.5),))))
-    assert caught.value.scope == "group"
-    await ledger.charge(asking(lineage, "dee", "1"))
 
 
 async def test_a_group_that_paid_for_a_model_does_not_refuse_its_next_member(ledger: Ledger, lineage: str) -> None:
@@ -195,45 +156,33 @@ FOUND: dict[str, tuple[Damage, str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(tmp_path_factory.mktemp("groups"), BINARY, **DURABLE) as address:
-        yield address
-
-
-@pytest.fixture
-async def books(url: str) -> AsyncIterator[Ledger]:
-    async with await Ledger.connect(url) as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("what", FOUND)
-async def test_what_was_altered_of_a_group_is_found(books: Ledger, url: str, what: str) -> None:
+async def test_what_was_altered_of_a_group_is_found(ledger: Ledger, store_url: str, what: str) -> None:
     lineage = new_lineage()
-    await _open(books, lineage)
+    await _open(ledger, lineage)
     for client, row in (("cy", "1"), ("ann", "1"), ("bob", "2")):
-        await books.charge(asking(lineage, client, row))
-    assert (await verify(books, lineage)).findings == ()
+        await ledger.charge(asking(lineage, client, row))
+    assert (await verify(ledger, lineage)).findings == ()
     damage, finding = FOUND[what]
-    with redis.Redis.from_url(url, protocol=2) as store:
+    with redis.Redis.from_url(store_url, protocol=2) as store:
         damage(store, LineageKeys(lineage))
-    found = (await verify(books, lineage)).findings
+    found = (await verify(ledger, lineage)).findings
     assert any(one.startswith(finding) for one in found), found
 
 
-async def test_a_group_whose_account_is_gone_lets_none_of_its_members_ask(books: Ledger, url: str) -> None:
+async def test_a_group_whose_account_is_gone_lets_none_of_its_members_ask(ledger: Ledger, store_url: str) -> None:
     lineage = new_lineage()
-    await _open(books, lineage)
-    await books.charge(asking(lineage, "ann", "1"))
-    with redis.Redis.from_url(url, protocol=2) as store:
+    await _open(ledger, lineage)
+    await ledger.charge(asking(lineage, "ann", "1"))
+    with redis.Redis.from_url(store_url, protocol=2) as store:
         store.delete(LineageKeys(lineage).group("team").account)
-    before = dump(url, lineage)
-    decisions = await books.charge_batch([asking(lineage, "ann", "1"), asking(lineage, "bob", "2")])
+    before = dump(store_url, lineage)
+    decisions = await ledger.charge_batch([asking(lineage, "ann", "1"), asking(lineage, "bob", "2")])
     assert [type(one) for one in decisions] == [LedgerDamaged] * 2
-    assert dump(url, lineage) == before
+    assert dump(store_url, lineage) == before
     with pytest.raises(LedgerDamaged):
-        await books.acting("owner").add_group(lineage, "team", releases(9), time=0.0)
-    assert isinstance((await books.charge_batch([asking(lineage, "eve", "2")]))[0], Charge)
+        await ledger.acting("owner").add_group(lineage, "team", releases(9), time=0.0)
+    assert isinstance((await ledger.charge_batch([asking(lineage, "eve", "2")]))[0], Charge)
 
 
 async def test_groups_are_restored_and_what_they_paid_for_since_is_put_back(tmp_path: Path) -> None:

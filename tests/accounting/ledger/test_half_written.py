@@ -137,6 +137,7 @@ async def test_clients_share_no_number_when_adding_one_failed_half_way(url: str,
     assert whole
 
 
+@pytest.mark.slow
 async def test_a_call_of_more_costs_than_one_command_can_write_is_charged(url: str) -> None:
     lineage, count = new_lineage(), 4200
     async with await Ledger.connect(url) as ledger:

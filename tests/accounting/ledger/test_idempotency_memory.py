@@ -17,13 +17,14 @@ BYTES = 1_500_000
 """The most that the keys of one client take, as docs/ledger.md says."""
 
 
-async def test_a_clients_keys_stop_taking_memory_at_the_bound(embedded_url: str, lineage: str) -> None:
+@pytest.mark.slow
+async def test_a_clients_keys_stop_taking_memory_at_the_bound(store_url: str, lineage: str) -> None:
     """Each request repeats the one question that was paid for, under a new key: nothing is charged for it."""
     batch, names = 1000, [f"dpserve:{{{lineage}}}:client:ann:requests{end}" for end in ("", ":old")]
     most = held = 0
-    async with await Ledger.connect(embedded_url, deadline=30.0) as ledger:
+    async with await Ledger.connect(store_url, deadline=30.0) as ledger:
         await open_accounts(ledger, lineage, releases(1), ann=releases(1))
-        with redis.Redis.from_url(embedded_url, protocol=2) as store:
+        with redis.Redis.from_url(store_url, protocol=2) as store:
             for first in range(0, IDEMPOTENCY_KEYS + 2 * batch, batch):
                 keys = [f"{number:0>255}" for number in range(first, first + batch)]
                 requests = [asking(lineage, "ann", "row", key=key, body=key) for key in keys]
@@ -38,9 +39,9 @@ async def test_a_clients_keys_stop_taking_memory_at_the_bound(embedded_url: str,
         assert (await ledger.lineage(lineage)).releases == 1
 
 
-async def test_no_number_of_receipts_takes_keys_past_the_bound(embedded_url: str) -> None:
+async def test_no_number_of_receipts_takes_keys_past_the_bound(store_url: str) -> None:
     """With each key stands the number of a receipt, of 16 digits at most."""
-    with redis.Redis.from_url(embedded_url, protocol=2) as store:
+    with redis.Redis.from_url(store_url, protocol=2) as store:
         for digits in (1, 4, 16):
             taken = 0
             for half in ("young", "old"):

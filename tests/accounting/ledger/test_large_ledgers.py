@@ -66,6 +66,7 @@ async def _most_bytes(folder: Path, count: int) -> int:
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_memory_does_not_grow_with_the_receipts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pages of 100, so that few receipts show it: 2,000 more of them in a list take 0.7 MB."""

@@ -1,23 +1,17 @@
 """The ledger's contract, held by every kind of store."""
 
-import asyncio
-import random
-
 import pytest
 from msgspec.structs import replace
 
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.currency import RHO
 from dpserve.accounting.ledger import (
     ActRefused,
-    Balance,
     BudgetExhausted,
     Charge,
     ChargeRequest,
     ClientRevoked,
     IdempotencyConflict,
     Ledger,
-    MechanismNotAccepted,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
@@ -26,7 +20,7 @@ from dpserve.accounting.ledger import (
 from dpserve.accounting.ledger.receipts import Numbers
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
-from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.accounting.picorho import LARGEST
 
 from .conftest import COST, asking, budget, dump, open_accounts, question, releases
@@ -55,13 +49,6 @@ async def test_a_charge_is_paid_by_both_accounts_and_has_a_receipt(ledger: Ledge
     assert account.remaining == 8 * PRICE
 
 
-async def test_a_row_twice_in_a_request_is_charged_once(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
-    charge = await ledger.charge(asking(lineage, "ann", "1", "2", "1", "1"))
-    assert charge.free == (False, False, True, True)
-    assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
-
-
 async def test_a_retry_after_an_unknown_outcome_costs_nothing(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(2), ann=releases(2))
     request = asking(lineage, "ann", "1", "2", key="key", body="body")
@@ -71,26 +58,6 @@ async def test_a_retry_after_an_unknown_outcome_costs_nothing(ledger: Ledger, li
     assert first.earlier is None
     assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
     assert len(await ledger.receipts(lineage)) == 1
-
-
-async def test_a_cancelled_call_leaves_no_reply_behind_for_the_next(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(10_000), ann=releases(10_000))
-    turns = random.Random(1)
-    for trial in range(100):
-        requests = [asking(lineage, "ann", f"{trial}/{number}") for number in range(3)]
-        tasks = [asyncio.create_task(ledger.charge_batch([request])) for request in requests]
-        for _ in range(turns.randrange(12)):
-            await asyncio.sleep(0)
-        tasks[turns.randrange(3)].cancel()
-        for request, (result,) in zip(requests, await _settled(tasks), strict=True):
-            if result is not None and result.receipt is not None:
-                assert result.receipt.questions == request.questions
-                assert (await ledger.receipts(lineage, after=result.receipt.sequence - 1, count=1)) == [result.receipt]
-
-
-async def _settled(tasks: list[asyncio.Task[list[Charge]]]) -> list[list[Charge | None]]:
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    return [[None] if isinstance(result, asyncio.CancelledError) else result for result in results]  # type: ignore[list-item, misc]
 
 
 @pytest.mark.parametrize(
@@ -108,15 +75,6 @@ async def test_a_refusal_names_the_account_and_the_amounts_and_changes_nothing(
     assert (refusal.scope, refusal.cost, refusal.spent) == (scope, 2 * PRICE, PRICE)
     assert (refusal.remaining, refusal.limit) == (PRICE, 2 * PRICE)
     assert dump(store_url, lineage) == before
-
-
-async def test_the_last_picorho_can_be_spent_and_one_short_cannot(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(9), ann=releases(3), bob=budget(3 * PRICE - 1))
-    await ledger.charge(asking(lineage, "ann", "1", "2", "3"))
-    assert (await ledger.client(lineage, "ann")).remaining == 0
-    with pytest.raises(BudgetExhausted):
-        await ledger.charge(asking(lineage, "bob", "1", "2", "3"))
-    assert (await ledger.client(lineage, "bob")).spent == 0
 
 
 async def test_amounts_are_exact_up_to_the_largest(ledger: Ledger, lineage: str) -> None:
@@ -138,27 +96,6 @@ async def test_amounts_are_exact_up_to_the_largest(ledger: Ledger, lineage: str)
     with pytest.raises(BudgetExhausted):
         await ledger.charge(asking(lineage, "ann", "4", cost=fine))
     assert await _spent(ledger, lineage) == (largest.picorho + 3, largest.picorho + 3)
-
-
-async def test_replays_are_free_even_when_the_budget_is_gone(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(1), ann=releases(1))
-    await ledger.charge(asking(lineage, "ann", "1"))
-    with pytest.raises(BudgetExhausted):
-        await ledger.charge(asking(lineage, "ann", "2"))
-    assert (await ledger.charge(asking(lineage, "ann", "1"))).free == (True,)
-
-
-async def test_the_lineage_pays_once_for_a_question_and_each_client_for_itself(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(4), ann=releases(2), bob=releases(3))
-    await ledger.charge(asking(lineage, "ann", "1", "2"))
-    charge = await ledger.charge(asking(lineage, "bob", "2", "3"))
-    assert (charge.free.count(False), charge.receipt.lineage_questions, charge.free) == (2, 1, (False, False))
-    assert charge.receipt is not None
-    assert (charge.charged, charge.receipt.total_in(RHO, charge.receipt.lineage_releases)) == (2 * PRICE, PRICE)
-    assert await _spent(ledger, lineage, "ann") == (2 * PRICE, 3 * PRICE)
-    assert await _spent(ledger, lineage, "bob") == (2 * PRICE, 3 * PRICE)
-    again = await ledger.charge(asking(lineage, "bob", "2", "3"))
-    assert (again.receipt, again.free) == (None, (True, True))
 
 
 @pytest.mark.parametrize("asked_by_another", [True, False])
@@ -242,36 +179,6 @@ async def test_what_a_client_sees_of_a_receipt_does_not_depend_on_others(ledger:
     assert replace(shared, lineage=other.lineage).hash == other.hash
 
 
-async def test_a_row_charged_at_one_price_is_not_free_at_another(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(20), ann=releases(20))
-    dear = Cost((GaussianLoss(1.0),))
-    await ledger.charge(asking(lineage, "ann", "1"))
-    charge = await ledger.charge(asking(lineage, "ann", "1", cost=dear))
-    assert charge.receipt is not None
-    assert charge.charged == dear.picorho
-    assert (await ledger.client(lineage, "ann")).tally == {COST: 1, dear: 1}
-
-
-async def test_a_price_of_nothing_is_charged_and_has_a_receipt(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, budget(0), ann=budget(0, "gaussian"))
-    charge = await ledger.charge(asking(lineage, "ann", "1", cost=Cost()))
-    assert charge.receipt is not None
-    assert (charge.charged, charge.receipt.cost) == (0, Cost())
-    assert (await ledger.lineage(lineage)).tally == {Cost(): 1}
-
-
-async def test_a_revoked_client_gets_nothing_not_even_replays(ledger: Ledger, lineage: str, store_url: str) -> None:
-    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
-    await ledger.charge(asking(lineage, "ann", "1"))
-    await ledger.acting("owner").revoke(lineage, "ann")
-    before = dump(store_url, lineage)
-    for rows in (["1"], ["2"]):
-        with pytest.raises(ClientRevoked):
-            await ledger.charge(asking(lineage, "ann", *rows))
-    assert dump(store_url, lineage) == before
-    await ledger.acting("owner").revoke(lineage, "ann")
-
-
 async def test_an_idempotency_key_stands_for_one_body_of_one_client(
     ledger: Ledger, lineage: str, store_url: str
 ) -> None:
@@ -287,23 +194,6 @@ async def test_an_idempotency_key_stands_for_one_body_of_one_client(
         await ledger.charge(asking(lineage, "ann", "1", key="of a replay", body="two"))
 
 
-@pytest.mark.parametrize(
-    ("lineage_accepts", "client_accepts", "scope"), [("gaussian", "any", "lineage"), ("any", "gaussian", "client")]
-)
-async def test_a_gaussian_account_pays_for_gaussian_charges_only(
-    ledger: Ledger, lineage: str, store_url: str, lineage_accepts: str, client_accepts: str, scope: str
-) -> None:
-    whole = 100 * PRICE
-    await open_accounts(ledger, lineage, budget(whole, lineage_accepts), ann=budget(whole, client_accepts))
-    before = dump(store_url, lineage)
-    mixed = Cost((GaussianLoss(0.1), LaplaceLoss(0.1)))
-    with pytest.raises(MechanismNotAccepted) as caught:
-        await ledger.charge(asking(lineage, "ann", "1", cost=mixed))
-    assert caught.value.scope == scope
-    assert dump(store_url, lineage) == before
-    await ledger.charge(asking(lineage, "ann", "1", cost=Cost((GaussianLoss(0.1), GaussianLoss(0.2)))))
-
-
 async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger, lineage: str) -> None:
     """Or nothing could be said of the account any more: the noise sampler's error takes a share of delta."""
     roomy, tight = Budget.from_rho(30, 1e-6, "gaussian"), Budget.from_rho(0.001, 1e-12, "gaussian")
@@ -317,36 +207,6 @@ async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger,
     with pytest.raises(ActRefused, check=lambda error: error.reason == "delta"):
         await ledger.acting("owner").set_budget(lineage, tight)
     assert await ledger.snapshot(lineage) == before
-
-
-async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_release(
-    ledger: Ledger, lineage: str
-) -> None:
-    await open_accounts(ledger, lineage, budget(100 * PRICE), ann=budget(100 * PRICE))
-    await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "gaussian"))
-    await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE), client="ann")
-    await ledger.charge(asking(lineage, "ann", "1"))
-    await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "any"))
-    assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
-    with pytest.raises(ActRefused, check=lambda error: error.reason == "too-late"):
-        await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "gaussian"))
-    with pytest.raises(ActRefused, check=lambda error: error.reason == "too-late"):
-        await ledger.acting("owner").set_budget(lineage, budget(50 * PRICE, "gaussian"), client="ann")
-    assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
-
-
-async def test_a_budget_below_what_is_spent_only_refuses_further_charges(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    await ledger.charge(asking(lineage, "ann", "1", "2"))
-    await ledger.acting("owner").set_budget(lineage, releases(1), client="ann")
-    account = await ledger.client(lineage, "ann")
-    assert (account.spent, account.remaining) == (2 * PRICE, 0)
-    with pytest.raises(BudgetExhausted) as caught:
-        await ledger.charge(asking(lineage, "ann", "3"))
-    assert (caught.value.remaining, caught.value.limit) == (0, PRICE)
-    assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is None
-    await ledger.acting("owner").set_budget(lineage, releases(3), client="ann")
-    await ledger.charge(asking(lineage, "ann", "3"))
 
 
 async def test_a_batch_decides_each_request_for_itself_first_come_first_served(ledger: Ledger, lineage: str) -> None:
@@ -450,26 +310,6 @@ async def test_a_key_is_checked_at_the_instant_of_the_charge(ledger: Ledger, sto
     await ledger.acting("owner").revoke(lineage, "ann")
     with pytest.raises(ClientRevoked):
         await ledger.charge(with_key("ann", "1"))
-
-
-async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(5), ann=releases(3), bob=releases(9))
-    requests = [asking(lineage, *words) for words in (("ann", "1", "2"), ("bob", "1"), ("ann", "1"), ("ann", "3"))]
-    decisions = await ledger.charge_batch(requests)
-    seen = [decision.balance for decision in decisions if isinstance(decision, Charge)]
-    ann, bob = releases(3), releases(9)
-    assert seen == [
-        Balance(ann, 2 * PRICE, 3 * PRICE, ((RHO, 3 * PRICE),)),
-        Balance(bob, 1 * PRICE, 9 * PRICE, ((RHO, 3 * PRICE),)),
-        Balance(ann, 2 * PRICE, 3 * PRICE, ((RHO, 3 * PRICE),)),
-        Balance(ann, 3 * PRICE, 3 * PRICE, ((RHO, 2 * PRICE),)),
-    ]
-    assert [balance.remaining for balance in seen] == [1 * PRICE, 8 * PRICE, 1 * PRICE, 0]
-    await ledger.acting("owner").set_budget(lineage, releases(2))
-    (replay,) = await ledger.charge_batch([requests[0]])
-    assert isinstance(replay, Charge)
-    assert replay.balance == Balance(ann, 3 * PRICE, 3 * PRICE, ((RHO, 0),))
-    assert replay.balance.questions_left(COST) == 0
 
 
 async def test_what_does_not_exist_is_said_not_to(ledger: Ledger, lineage: str) -> None:

@@ -58,9 +58,9 @@ async def _front(store_url: str, folder: Path) -> AsyncIterator[tuple[_Front, st
         front.cut()
 
 
-async def test_charge_and_reconnect_over_tls(embedded_url: str, tmp_path: Path) -> None:
+async def test_charge_and_reconnect_over_tls(store_url: str, tmp_path: Path) -> None:
     lineage, rows = new_lineage(), [str(number) for number in range(300)]
-    async with _front(embedded_url, tmp_path) as (front, url), await Ledger.connect(url) as ledger:
+    async with _front(store_url, tmp_path) as (front, url), await Ledger.connect(url) as ledger:
         await open_accounts(ledger, lineage, releases(400), ann=releases(400))
         await ledger.charge(asking(lineage, "ann", *rows))
         calls = [asyncio.create_task(ledger.lineage(lineage)) for _ in range(4)]
@@ -77,11 +77,9 @@ async def test_charge_and_reconnect_over_tls(embedded_url: str, tmp_path: Path) 
         assert (await ledger.lineage(lineage)).releases == 301
 
 
-async def test_a_certificate_that_was_renewed_is_trusted_by_who_was_connected(
-    embedded_url: str, tmp_path: Path
-) -> None:
+async def test_a_certificate_that_was_renewed_is_trusted_by_who_was_connected(store_url: str, tmp_path: Path) -> None:
     lineage = new_lineage()
-    async with _front(embedded_url, tmp_path) as (front, url), await Ledger.connect(url) as ledger:
+    async with _front(store_url, tmp_path) as (front, url), await Ledger.connect(url) as ledger:
         await open_accounts(ledger, lineage, releases(9), ann=releases(9))
         front.tls.load_cert_chain(*write_certificate(tmp_path, "store"))  # signed by another key than before
         front.cut()
@@ -91,7 +89,7 @@ async def test_a_certificate_that_was_renewed_is_trusted_by_who_was_connected(
         assert (await ledger.lineage(lineage)).releases == 1
 
 
-async def test_an_authority_that_is_not_trusted_is_refused(embedded_url: str, tmp_path: Path) -> None:
-    async with _front(embedded_url, tmp_path) as (_, url):
+async def test_an_authority_that_is_not_trusted_is_refused(store_url: str, tmp_path: Path) -> None:
+    async with _front(store_url, tmp_path) as (_, url):
         with pytest.raises(LedgerUnavailable, match=r"cannot be reached: .*certificate"):
             await Ledger.connect(url.partition("?")[0], deadline=1.0)

@@ -71,16 +71,16 @@ async def test_what_was_charged_before_any_unit_was_settled_is_taken_for_records
 
 
 @pytest.fixture
-async def embedded(embedded_url: str) -> AsyncIterator[Ledger]:
-    async with await Ledger.connect(embedded_url) as opened:
+async def embedded(store_url: str) -> AsyncIterator[Ledger]:
+    async with await Ledger.connect(store_url) as opened:
         yield opened
 
 
-async def test_a_unit_that_no_act_settled_is_found(embedded: Ledger, embedded_url: str, lineage: str) -> None:
+async def test_a_unit_that_no_act_settled_is_found(embedded: Ledger, store_url: str, lineage: str) -> None:
     await _open(embedded, lineage)
     await embedded.acting("owner").settle_unit(lineage, "person")
     account = LineageKeys(lineage).account
-    with redis.Redis.from_url(embedded_url) as store:
+    with redis.Redis.from_url(store_url) as store:
         for alter in (lambda: store.hset(account, "unit", "age"), lambda: store.hdel(account, "unit")):
             alter()
             assert (await verify(embedded, lineage)).findings == (

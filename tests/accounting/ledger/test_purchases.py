@@ -1,34 +1,19 @@
 """Models that are paid for once, by each client and by the lineage: both pay or neither."""
 
-import asyncio
-import contextlib
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import structs
 
-from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import (
-    ActRefused,
     BudgetExhausted,
     ClientRevoked,
-    CoinsExhausted,
-    EmbeddedStore,
     Idempotency,
     IdempotencyConflict,
     Ledger,
-    LedgerRefusal,
-    LedgerUnavailable,
     MechanismNotAccepted,
     Purchase,
     ReleaseRequest,
@@ -42,9 +27,9 @@ from dpserve.accounting.ledger.receipts import Receipt, charge_terms
 from dpserve.accounting.ledger.recovery import put_back, reconcile
 from dpserve.accounting.ledger.values import LedgerRequest, Line
 from dpserve.accounting.ledger.verification import verify
-from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
+from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss
 
-from .conftest import asking, budget, dump, new_lineage, open_accounts, read_journals
+from .conftest import asking, budget, dump, open_accounts, read_journals
 
 pytestmark = pytest.mark.anyio
 
@@ -114,14 +99,6 @@ async def test_the_owner_holds_on_the_lineages_account_and_a_restart_charges_not
     assert (await verify(ledger, lineage)).findings == ()
 
 
-async def test_another_release_of_the_same_price_is_paid_for_again(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.charge(buying(lineage, "ann"))
-
-    assert (await ledger.charge(replace(buying(lineage, "ann"), model="another"))).charged == PRICE
-    assert await spent(ledger, lineage) == {"": 2 * PRICE, "ann": 2 * PRICE}
-
-
 @pytest.mark.parametrize(("scope", "short"), [("client", {"ann": 1}), ("lineage", {"": 1})])
 async def test_one_picorho_short_changes_nothing(
     ledger: Ledger, lineage: str, store_url: str, scope: str, short: dict[str, int]
@@ -183,168 +160,11 @@ async def test_a_key_of_a_hold_and_a_key_of_rows_are_the_same_key(ledger: Ledger
         await ledger.charge(asking(lineage, "ann", "row", cost=COST, key="other", body="rows"))
 
 
-async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledger: Ledger, lineage: str) -> None:
-    coin = Cost((ApproximateGaussianLoss(0.1, 2.0**-40),))
-    await ledger.acting("owner").open_lineage(lineage, WHOLE, time=0.0)
-    await ledger.acting("owner").add_client(lineage, "ann", WHOLE, key_digest(lineage), time=0.0)
-
-    def request(client: str, model: str) -> ReleaseRequest:
-        return ReleaseRequest(lineage, client, model, DRAWN, "dpsgd", coin, 1.0)
-
-    assert (await ledger.charge(request("", "m"))).charged == coin.picorho
-    account = await ledger.lineage(lineage)
-    assert (account.coins_spent, account.coins) == (1, WHOLE.coins_allowed)
-    await ledger.charge(request("ann", "m"))
-    assert ((await ledger.lineage(lineage)).coins_spent, (await ledger.client(lineage, "ann")).coins_spent) == (1, 1)
-    poor = Budget(WHOLE.limit, "any", 1e-9)  # which allows none
-    with pytest.raises(ActRefused, check=lambda error: error.reason == "coins"):
-        await ledger.acting("owner").set_budget(lineage, poor, client="ann")
-    await ledger.acting("owner").add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
-    with pytest.raises(CoinsExhausted) as refused:
-        await ledger.charge(request("bob", "m"))
-    assert refused.value.scope == "client"
-    assert isinstance((await ledger.quote(request("bob", "m"))).refusal, CoinsExhausted)
-    assert (await verify(ledger, lineage)).findings == ()
-
-
 def test_what_no_budget_provides_for_is_no_request() -> None:
     with pytest.raises(ValueError, match="pay-once model must lie between"):
         ReleaseRequest("l", "ann", "m", DRAWN, "x", Cost((GaussianLoss(1e-3),)), 1.0)
     with pytest.raises(ValueError, match="32 bytes"):
         ReleaseRequest("l", "ann", "m", b"", "x", COST, 1.0)
-
-
-# Any interleaving, against a reference
-
-
-class Reference:
-    """A model of what is paid for in ten lines."""
-
-    def __init__(self, limits: dict[str, int]) -> None:
-        self.limits, self.spent = limits, dict.fromkeys(limits, 0)
-        self.paid = set[tuple[str, str]]()
-
-    def hold(self, client: str, release: str) -> int | None:
-        costs = {name: 0 if (name, release) in self.paid else PRICES[release] for name in {client, ""}}
-        if any(cost and self.spent[name] + cost > self.limits[name] for name, cost in costs.items()):
-            return None
-        for name, cost in costs.items():
-            self.spent[name] += cost
-            self.paid.add((name, release))
-        return costs[client]
-
-
-class Machine(RuleBasedStateMachine):
-    url = ""
-
-    @initialize(limits=st.lists(st.integers(0, 2 * sum(PRICES.values())), min_size=4, max_size=4))
-    def open(self, limits: list[int]) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.ledger = self.loop.run_until_complete(Ledger.connect(self.url))
-        self.lineage = new_lineage()
-        self.reference = Reference(dict(zip(["", "ann", "bob", "cid"], limits, strict=True)))
-        clients = {name: budget(limit) for name, limit in self.reference.limits.items() if name}
-        self.loop.run_until_complete(
-            open_accounts(self.ledger, self.lineage, budget(self.reference.limits[""]), **clients)
-        )
-
-    @rule(
-        client=st.sampled_from(["", "ann", "bob", "cid"]),
-        release=st.sampled_from(list(PRICES)),
-        times=st.integers(1, 2),
-    )
-    def hold(self, client: str, release: str, times: int) -> None:
-        for _ in range(times):
-            request = buying(self.lineage, client, release)
-            quote = self.loop.run_until_complete(self.ledger.quote(request))
-            expected = self.reference.hold(client, release)
-            try:
-                found = self.loop.run_until_complete(self.ledger.charge(request)).charged
-            except LedgerRefusal:
-                found = None
-            assert found == expected
-            assert (quote.refusal is None) == (expected is not None)
-            assert expected is None or quote.total == expected
-
-    @invariant()
-    def the_books_are_right(self) -> None:
-        if hasattr(self, "reference"):
-            assert self.loop.run_until_complete(spent(self.ledger, self.lineage)) == self.reference.spent
-            assert self.loop.run_until_complete(verify(self.ledger, self.lineage)).findings == ()
-
-    def teardown(self) -> None:
-        if hasattr(self, "loop"):
-            self.loop.run_until_complete(self.ledger.close())
-            self.loop.close()
-
-
-def test_any_interleaving_of_clients_and_models_is_as_the_reference_has_it(embedded_url: str) -> None:
-    machine = type("OnThisStore", (Machine,), {"url": embedded_url})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=25, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
-
-
-# Concurrency
-
-
-async def buy_everything(url: str, lineage: str) -> None:
-    """Let four clients race through the models from several tasks."""
-    async with await Ledger.connect(url) as ledger:
-
-        async def one(task: int) -> None:
-            for release in PRICES:
-                await ledger.charge(buying(lineage, f"client{task % 4}", release))
-
-        await asyncio.gather(*map(one, range(8)))
-
-
-async def test_two_processes_at_once_charge_each_model_once(embedded_url: str, lineage: str) -> None:
-    async with await Ledger.connect(embedded_url) as ledger:
-        await open_accounts(ledger, lineage, WHOLE, **{f"client{number}": WHOLE for number in range(4)})
-        code = (
-            "import asyncio, sys; sys.path.insert(0, sys.argv[1]);"
-            "from tests.accounting.ledger.test_purchases import buy_everything;"
-            "asyncio.run(buy_everything(*sys.argv[2:]))"
-        )
-        words = [sys.executable, "-c", code, str(Path(__file__).parents[3]), embedded_url, lineage]
-        racing = [subprocess.Popen(words) for _ in range(2)]
-        assert [await asyncio.to_thread(process.wait) for process in racing] == [0, 0]
-
-        total = sum(PRICES.values())
-        expected = {"": total} | {f"client{number}": total for number in range(4)}
-        assert await spent(ledger, lineage) == expected
-        assert len(await ledger.receipts(lineage)) == 4 * len(PRICES)
-        assert (await verify(ledger, lineage)).findings == ()
-
-
-async def test_a_hold_whose_store_dies_on_the_way_is_charged_once(tmp_path: Path) -> None:
-    """Each client asks, at once with the others, until the server dies, and again until it hears of its holding."""
-    names = [f"client{number}" for number in range(6)]
-    with EmbeddedStore(tmp_path) as store:
-        async with await Ledger.connect(store.url) as ledger:
-            await open_accounts(ledger, "lineage", WHOLE, **dict.fromkeys(names, WHOLE))
-            with redis.Redis.from_url(store.url, protocol=2) as client:
-                process = client.info()["process_id"]
-
-            async def move(position: int) -> None:
-                with contextlib.suppress(LedgerUnavailable):
-                    for release in PRICES:
-                        await ledger.charge(buying("lineage", names[position], release, key=release, body="b"))
-                        if position == 3:
-                            os.kill(process, signal.SIGKILL)
-
-            await asyncio.gather(*map(move, range(len(names))))
-    with EmbeddedStore(tmp_path) as store:
-        async with await Ledger.connect(store.url) as ledger:
-            for name in names:
-                for release in ("three", "three", "two", "one"):
-                    await ledger.charge(buying("lineage", name, release, key=release, body="b"))
-            assert await spent(ledger, "lineage") == dict.fromkeys(["", *names], sum(PRICES.values()))
-            assert (await verify(ledger, "lineage")).findings == ()
 
 
 # Tampering, export, recovery
@@ -399,14 +219,6 @@ def test_models_share_a_question_only_if_id_drawing_and_cost_are_equal(mu: float
     first, second = request(mu, "one", DRAWN), request(other, model, drawn)
     same = (model, drawn, other) == ("one", DRAWN, mu)
     assert (first.line.questions == second.line.questions) == same
-
-
-async def test_another_drawing_under_the_same_id_is_paid_for_again(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, WHOLE, ann=WHOLE)
-    await ledger.charge(buying(lineage, "ann"))
-
-    assert (await ledger.charge(replace(buying(lineage, "ann"), drawn=bytes(32)))).charged == PRICE
-    assert await spent(ledger, lineage) == {"": 2 * PRICE, "ann": 2 * PRICE}
 
 
 async def test_a_lineage_pays_for_several_releases_at_once_or_for_none(ledger: Ledger, lineage: str) -> None:
@@ -470,19 +282,3 @@ async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None
 
             assert await spent(ledger, "lineage") == right | {"bob": PRICES["two"]}
             assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
-
-
-async def test_what_is_held_together_is_charged_together_or_not_at_all(ledger: Ledger, lineage: str) -> None:
-    both = together(buying(lineage, ""), replace(buying(lineage, ""), model="another"))
-    await open_accounts(ledger, lineage, budget(2 * PRICE - 1))
-    with pytest.raises(BudgetExhausted) as refused:
-        await ledger.charge(both)
-    assert refused.value.cost == 2 * PRICE
-    assert isinstance((await ledger.quote(both)).refusal, BudgetExhausted)
-    assert (await ledger.lineage(lineage)).spent == 0
-    await ledger.acting("owner").set_budget(lineage, budget(2 * PRICE))
-    charge = await ledger.charge(both)
-    assert [receipt.model for receipt in charge.receipts] == [release.model for release in both.releases]
-    assert charge.charged == (await ledger.lineage(lineage)).spent == 2 * PRICE
-    assert (await ledger.charge(both)).charged == 0
-    assert (await verify(ledger, lineage)).findings == ()

@@ -92,7 +92,7 @@ def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("dpserve.accounting.ledger.questions._AT_ONCE", 3)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(ASKED, LIES)
 def test_payments_are_settled_as_sets_say(asked: list[tuple[str, list[int]]], lies: dict[int, tuple[int, int]]) -> None:
     receipts, truth, paid = _receipts(asked, lies), _Reckoning(), PaidQuestions()
@@ -134,7 +134,7 @@ def _change(stored: dict[bytes, bytes], what: str, number: int) -> dict[bytes, b
     return {place: stored[place]} if what == "twice" and stored else {}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(ASKED, ASKED, st.lists(st.tuples(st.sampled_from(["drop", "add", "move", "twice", "late"]), st.integers(0, 99))))
 def test_a_store_agrees_if_and_only_if_it_holds_what_was_paid_for(
     asked: list[tuple[str, list[int]]], came: list[tuple[str, list[int]]], changes: list[tuple[str, int]]

@@ -89,22 +89,6 @@ async def test_a_store_restored_from_an_older_copy_is_refused_until_it_is_reconc
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
 
 
-async def test_an_emptied_store_is_refused_even_while_the_service_runs(tmp_path: Path) -> None:
-    with EmbeddedStore(tmp_path / "store") as store:
-        async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
-            await ledger.join("lineage")
-            await _open(ledger)
-            await _answer(ledger, "ann", "1")
-            with redis.Redis.from_url(store.url) as raw:
-                raw.flushall()
-            with pytest.raises(
-                StoreBehind, check=lambda error: [str(each) for each in error.named] == ["lineage", "1", "0"]
-            ):
-                await ledger.api_keys.authenticate("lineage", bytes(32))
-            with pytest.raises(StoreBehind):
-                await ledger.charge(asking("lineage", "ann", "2"))
-
-
 async def test_a_lost_replay_alone_is_found_out(tmp_path: Path) -> None:
     """Somebody else's charge is lost, on whose strength this service answered: the question would cost again."""
     store, copy = tmp_path / "store", tmp_path / "copy"
@@ -300,19 +284,19 @@ async def test_putting_back_looks_at_no_limit(tmp_path: Path) -> None:
         assert (account.spent, account.remaining) == (3 * PRICE, 0)
 
 
-async def test_two_services_of_one_machine_keep_journals_of_their_own(embedded_url: str, tmp_path: Path) -> None:
+async def test_two_services_of_one_machine_keep_journals_of_their_own(store_url: str, tmp_path: Path) -> None:
     lineage = new_lineage()
-    first = await Ledger.connect(embedded_url, journals=tmp_path)
+    first = await Ledger.connect(store_url, journals=tmp_path)
     await first.join(lineage)
     await open_accounts(first, lineage, releases(9), ann=releases(9))
-    second = await Ledger.connect(embedded_url, journals=tmp_path)
+    second = await Ledger.connect(store_url, journals=tmp_path)
     await second.join(lineage)
     await asyncio.gather(*(one.charge(asking(lineage, "ann", str(id(one)))) for one in (first, second)))
     contents = read_journals(tmp_path)
     assert len({one.service for one in contents}) == 2
     assert [len(one.receipts) for one in contents] == [1, 1]
     await first.close()
-    third = await Ledger.connect(embedded_url, journals=tmp_path)
+    third = await Ledger.connect(store_url, journals=tmp_path)
     await third.join(lineage)  # goes on with the first one's
     assert len(read_journals(tmp_path)) == 2
     await second.close()
@@ -391,6 +375,7 @@ async def _most_memory(folder: Path, receipts: int, *, held: bool) -> int:
     return most
 
 
+@pytest.mark.slow
 async def test_the_memory_of_a_reconciliation_does_not_grow_with_the_receipts(tmp_path: Path) -> None:
     few, many = [await _most_memory(tmp_path / f"{n}", n, held=False) for n in (500, 2_000)]
     assert many < 1.3 * few
