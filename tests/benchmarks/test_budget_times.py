@@ -23,6 +23,7 @@ def test_the_deviations_are_those_of_times_that_tell_nothing():
         assert np.std([each.value for each in found]) == pytest.approx(found[0].deviation, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_service_is_asked_and_each_figure_comes_of_it():
     found = figures(trials=60)
     assert len(found) == 3

@@ -33,7 +33,10 @@ def pay_once_bundle(tmp_path_factory):
     return contenders.train_pay_once(tmp_path_factory.mktemp("pay-once"), "class-sums", "fourier")
 
 
-@pytest.mark.parametrize("name", ["ours", "pay-once", "arrays", "unprotected", "plain"])
+@pytest.mark.parametrize(
+    "name",
+    ["ours", "plain", *(pytest.param(one, marks=pytest.mark.slow) for one in ("pay-once", "arrays", "unprotected"))],
+)
 def test_every_contender_answers_correctly_under_load(name, bundle, pay_once_bundle, tmp_path):
     contender = {
         "ours": lambda: contenders.ours(bundle, features=FEATURES),

@@ -136,6 +136,7 @@ def test_a_store_that_is_lost_is_restored_from_the_backup_and_nothing_is_forgott
             assert asked(url, key, ROWS[9:])["receipt"]["charged_rows"] == 3
 
 
+@pytest.mark.slow
 def test_copies_of_a_backup_hold_the_journals_as_well(rehearsal):
     bundle = small_bundle(rehearsal.folder)
     with store(rehearsal.folder / "store", rehearsal.port), rehearsal.service(bundle, free_port()) as url:

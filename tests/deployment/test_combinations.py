@@ -29,8 +29,19 @@ def components(edge, *, tls, monitoring):
     return chosen + ["gateway-tls"] * (tls and "gateway" in chosen)
 
 
+AT_ONCE = {
+    ("embedded", "", False),
+    ("redis", "gateway", True),
+    ("ha", "ingress", True),
+    ("ha", "gateway ingress", False),
+}
+"""Overlays, edges and whether there is TLS: combinations in which each stands once. The others take half a minute."""
 COMBINATIONS = [
-    (overlay, components(edge, tls=tls, monitoring=monitoring))
+    pytest.param(
+        overlay,
+        components(edge, tls=tls, monitoring=monitoring),
+        marks=[] if (overlay, edge, tls) in AT_ONCE and monitoring == tls else [pytest.mark.slow],
+    )
     for overlay, edge, tls, monitoring in itertools.product(
         ("embedded", "redis", "ha"), EDGES, (False, True), (False, True)
     )

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -353,23 +353,14 @@ def test_a_pod_of_the_store_waits_for_the_primary_and_no_drain_takes_the_last_th
     assert stateful["spec"]["minReadySeconds"] >= milliseconds / 1000
 
 
-def test_the_gauge_of_failovers_follows_the_sentinels(store, tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSERVE_ADMIN_KEY", ADMIN_KEY)
-    home = tmp_path / "home"
-    services = Services(small_bundle(tmp_path), home, store.address("dpserve-ledger"), tmp_path / "log", "rho:0.001")
-    port = free_port()
-    admin = f"http://127.0.0.1:{port}/metrics"
-    store.start()
-    wait_until(store.is_whole)
-    with services.serving(*BUDGET, "--ledger-replicas", "1", "--admin-port", port):
-        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
-        hung = [pod.processes["sentinel"] for pod in store.pods[1:]]
+@pytest.mark.slow
+def test_the_gauge_of_failovers_follows_the_sentinels(store, served):
+    hung = [pod.processes["sentinel"] for pod in store.pods[1:]]
+    for how, can_promote in ((signal.SIGSTOP, 0), (signal.SIGCONT, 1)):
         for process in hung:
-            process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 0})
-        for process in hung:
-            process.send_signal(signal.SIGCONT)
-        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
+            process.send_signal(how)
+        wanted = {"replicas": 2, "replicas_needed": 1, "can_promote": can_promote}
+        wait_until(lambda: gauges(served.admin) == wanted)  # noqa: B023 - called at once
 
 
 def test_ha_goes_with_gpu_and_a_second_service_goes_beside_it(owners_files):
@@ -479,6 +470,7 @@ def test_an_authority_and_certificates_change_while_the_store_is_asked(store, tm
         client.has_its_answers()
 
 
+@pytest.mark.slow
 def test_a_primary_is_ready_while_it_takes_writes_and_its_volume_is_one_of_redis(store, rendered):
     primary, *others = store.pods
     others[0].start()
@@ -505,6 +497,7 @@ def test_a_primary_is_ready_while_it_takes_writes_and_its_volume_is_one_of_redis
         assert administrator.set("dpserve:a-charge", "3")
 
 
+@pytest.mark.slow
 def test_a_sentinel_that_starts_while_the_primary_is_away_helps_to_choose_another(store):
     store.start()
     wait_until(store.is_whole)
@@ -517,58 +510,80 @@ def test_a_sentinel_that_starts_while_the_primary_is_away_helps_to_choose_anothe
     wait_until(lambda: "master" in (*first.role(), *second.role()))
 
 
-def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_path, monkeypatch):
+@dataclass
+class ServedStore:
+    """The store of a service that has answered a client: the owner's commands, the client, and the metrics' address."""
+
+    owner: Services
+    replicas: tuple[str, str]
+    client: Client
+    admin: str
+
+    def is_right(self):
+        self.client.has_its_answers()
+        return ": right" in self.owner.command_line("ledger", "verify", *self.replicas)
+
+
+@pytest.fixture
+def served(store, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_ADMIN_KEY", ADMIN_KEY)
     replicas = ("--ledger-replicas", kept(store.resources, "Secret", "dpserve-ledger")["DPSERVE_LEDGER_REPLICAS"])
     owner = Services(small_bundle(tmp_path), tmp_path / "home", store.address("dpserve-ledger-owner"), tmp_path / "log")
     services = Services(owner.bundle, owner.home, store.address("dpserve-ledger"), owner.log, f"rho:{PRICE}")
     port = free_port()
-    admin = f"http://127.0.0.1:{port}/metrics"
     store.start()
     wait_until(store.is_whole)
     assert store.primary() is store.pods[0]
-    with ExitStack() as running:
-        url, _ = running.enter_context(services.serving(*BUDGET, *replicas, "--admin-port", port))
+    with services.serving(*BUDGET, *replicas, "--admin-port", port) as (url, _):
         client = Client(url, owner.command_line("clients", "add", "ann", *BUDGET, *replicas).splitlines()[-1])
-        assert all(client.is_answered(number) for number in range(10))
-
-        first = store.primary()
-        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
-        first.end()
-        wait_until(lambda: client.is_answered(10))
-        second = store.primary()
-        assert second is not first
-        client.has_its_answers()
-        first.start()
-        wait_until(store.is_whole)
-        assert store.primary() is second
-        assert client.is_answered(11)
-
-        # All stop; those that are back wait for the one that has most.
-        store.end(how=signal.SIGTERM)
-        for pod in store.pods:
-            if pod is not second:
-                pod.start()
-        others = [pod for pod in store.pods if pod is not second]
-        wait_until(lambda: all(pod.role()[:1] == ["slave"] for pod in others))
-        wait_until(lambda: all("waits for the primary" in pod.log() for pod in others))
-        second.start()
-        wait_until(store.is_whole)
-        assert store.primary() is second
-        wait_until(lambda: client.is_answered(12))
-        client.has_its_answers()
-
-        # The primary comes back at once, and its volume is empty.
-        second.end()
-        shutil.rmtree(second.folder / "data")
-        second.start()
-        wait_until(lambda: client.is_answered(13))
-        wait_until(store.is_whole)
-        assert store.primary() is not second
-        client.has_its_answers()
-        assert ": right" in owner.command_line("ledger", "verify", *replicas)
+        assert all(client.is_answered(number) for number in range(5))
+        yield ServedStore(owner, replicas, client, f"http://127.0.0.1:{port}/metrics")
 
 
+def test_no_charge_is_lost_where_the_primary_fails(store, served):
+    first = store.primary()
+    wait_until(lambda: gauges(served.admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
+    first.end()
+    wait_until(lambda: served.client.is_answered(5))
+    assert store.primary() is not first
+    assert served.is_right()
+
+
+@pytest.mark.slow
+def test_no_charge_is_lost_where_all_pods_stop_or_a_volume_is_emptied(store, served):
+    first = store.primary()
+    first.end()
+    wait_until(lambda: served.client.is_answered(5))
+    second = store.primary()
+    first.start()
+    wait_until(store.is_whole)
+    assert store.primary() is second
+    assert served.client.is_answered(6)
+
+    # All stop; those that are back wait for the one that has most.
+    store.end(how=signal.SIGTERM)
+    others = [pod for pod in store.pods if pod is not second]
+    for pod in others:
+        pod.start()
+    wait_until(lambda: all(pod.role()[:1] == ["slave"] for pod in others))
+    wait_until(lambda: all("waits for the primary" in pod.log() for pod in others))
+    second.start()
+    wait_until(store.is_whole)
+    assert store.primary() is second
+    wait_until(lambda: served.client.is_answered(7))
+    served.client.has_its_answers()
+
+    # The primary comes back at once, and its volume is empty.
+    second.end()
+    shutil.rmtree(second.folder / "data")
+    second.start()
+    wait_until(lambda: served.client.is_answered(8))
+    wait_until(store.is_whole)
+    assert store.primary() is not second
+    assert served.is_right()
+
+
+@pytest.mark.slow
 def test_a_pod_that_asks_while_a_failover_ends_hears_its_number_with_the_new_primary(store):
     """A failover ends once each other replica follows or is down: one is ended, and is not seen as down."""
     store.start()
@@ -594,6 +609,7 @@ def test_a_pod_that_asks_while_a_failover_ends_hears_its_number_with_the_new_pri
     assert store.primary().host == chosen
 
 
+@pytest.mark.slow
 def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(store):
     store.start()
     wait_until(store.is_whole)

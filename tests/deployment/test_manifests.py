@@ -21,7 +21,6 @@ from dpserve.settings import ServeSettings
 from dpserve.training.devices import DEVICES
 
 from .conftest import (
-    COMPONENTS,
     EVERYTHING,
     LOAD_BUNDLE,
     OVERLAYS,
@@ -232,18 +231,6 @@ def test_with_a_certificate_every_probe_and_scrape_uses_https(rendered):
         assert told[name] == f"{mount['mountPath']}/{file}"
     assert "kubectl create secret tls dpserve-tls " in (ROOT / "docs" / "deploying.md").read_text()
     assert "HTTPS" not in str(rendered["gpu"])
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_each_component_goes_with_an_overlay_by_itself(k8s, component):
-    folder = k8s / "overlays" / f"embedded-{component}"
-    folder.mkdir()
-    (folder / "kustomization.yaml").write_text(
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        f"resources: [../embedded]\ncomponents: [../../components/{component}]\n"
-    )
-    done = kustomize(folder)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def containers(pod):

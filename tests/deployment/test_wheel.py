@@ -85,6 +85,7 @@ def test_the_changelog_has_the_version_and_dates():
     assert dates == sorted(dates, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_wheel_is_tried_on_each_python_and_a_failure_is_said(tmp_path, capsys):
     tried = program("try_wheel")
     (tmp_path / "broken.whl").write_bytes(b"no wheel")
