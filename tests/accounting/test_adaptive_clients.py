@@ -165,25 +165,6 @@ def test_a_limit_lowered_below_what_was_spent_takes_nothing_back():
     assert lowered.queries_left == 0
 
 
-def test_the_words_for_an_account_speak_of_its_limit():
-    """A client that stops when it is surest passes what would hold for its releases so far, and not these words."""
-    cost = Cost((GaussianLoss(0.2),))
-    budget = Budget(64 * cost.picorho, "gaussian", 0.05)
-    early, late, fresh = (
-        explain_account(AccountState.after_releases({cost: times} if times else {}, budget), price=cost)
-        for times in (4, 64, 0)
-    )
-
-    limit, now = early.posterior_belief_bound.when_spent, early.posterior_belief_bound.now
-    for found in (early, late, fresh):
-        assert f"{math.ceil(limit * 1000) / 10} % sure" in found.explanation.in_plain_words
-        assert f"({found.limit.epsilon:.4g}, 0.05)" in found.explanation.in_plain_words
-        assert found.explanation.identifiability.posterior_belief_bound == limit
-    assert f"{math.ceil(now * 1000) / 10} % sure" not in early.explanation.in_plain_words
-    assert early.explanation.identifiability == fresh.explanation.identifiability
-    assert early.explanation.attack_power == fresh.explanation.attack_power
-
-
 def test_a_client_that_has_its_limit_raised_passes_the_bound_of_the_limit_and_not_what_it_is_told_then():
     """The limit grows by one answer at a time for a client that asks until it is surer than the present limit allows.
 

@@ -160,7 +160,7 @@ def test_an_impossible_advantage_is_refused_with_the_valid_range(advantage: floa
             convert(advantage)
 
 
-@settings(max_examples=50)
+@settings(max_examples=8)
 @given(rho=st.floats(1e-6, 50), settled=st.floats(1e-6, 50), delta=deltas)
 def test_a_limit_that_was_raised_is_bounded_by_a_mixture_of_supermartingales(
     rho: float, settled: float, delta: float

@@ -64,16 +64,6 @@ def test_what_cannot_be_written_whole_leaves_what_was_there_and_nothing_else(tmp
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_does_not_fit_is_named_and_leaves_nothing(tmp_path):
-    path = tmp_path / "secret"
-    write_whole(path, b"before")
-    with limited_to(2**12), pytest.raises(OSError, match="secret") as refused:
-        write_whole(path, b"x" * 2**20)
-    assert refused.value.filename == str(path)
-    assert path.read_bytes() == b"before"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_file_that_has_no_place_is_named_and_its_draft_is_not(tmp_path):
     (tmp_path / "a folder").mkdir()
     for path in (tmp_path / "missing" / "secret", tmp_path / "a folder"):
@@ -171,7 +161,7 @@ def test_a_process_that_is_killed_while_it_makes_a_key_leaves_no_short_one(tmp_p
     assert mode(path) == 0o600
 
 
-@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("round_", range(2))
 def test_of_several_that_make_a_key_at_once_all_get_the_same(tmp_path, round_):
     """Threads, which share the number of their process as two containers may."""
     path, starting = tmp_path / f"{round_}.key", threading.Barrier(8)

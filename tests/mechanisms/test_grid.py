@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dpserve.mechanisms import grid
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
-positive = st.floats(5e-324, 1e300, allow_subnormal=True)
 
 
 @given(finite, finite, st.floats(grid.SMALLEST_STEP, 1e200))

@@ -48,8 +48,8 @@ def test_answers_are_probabilities(mechanism, shape, seeded):
 
 
 @every_proven
-@pytest.mark.parametrize("sensitivity", [0.0, 5e-324, 1e-300, 1e-9, 1.0, 1e100, 1e200])
-@pytest.mark.parametrize("size", [0.0, 1e-300, 1.0, 1e100, 1.7e308])
+@pytest.mark.parametrize("sensitivity", [0.0, 5e-324, 1e-9, 1e200])
+@pytest.mark.parametrize("size", [0.0, 1e-300, 1.7e308])
 def test_extreme_magnitudes_give_probabilities(mechanism, sensitivity, size, seeded):
     logits = size * np.array([[1.0, -1.0, 0.5], [0.0, 0.0, 0.0], [-1.0, 1.0, 1.0]])
     answers = mechanism.release(logits, np.full(3, sensitivity), seeded(2))
@@ -200,21 +200,14 @@ def test_every_name_can_be_priced_and_only_the_published_mechanism_is_unproven()
     [
         ("gauss", "rho:0.1", "no mechanism 'gauss'; there are gaussian, laplace"),
         ("gaussian", "0.1", "a price is written rho:R, noise-multiplier:M, epsilon:E or epsilon:E@DELTA, not '0.1'"),
-        ("gaussian", "sigma:0.1", "a price is written"),
         ("gaussian", "rho:abc", "with numbers"),
-        ("gaussian", "rho:", "with numbers"),
         ("gaussian", "rho:0.1@1e-6", "a price is written"),
-        ("gaussian", "epsilon:0.1@x", "with numbers"),
         ("gaussian", "epsilon:0.1@2", "must lie between 0 and 1"),
         ("gaussian", "rho:nan", "must lie between"),
-        ("gaussian", "rho:inf", "must lie between"),
         ("gaussian", "rho:-1", "must lie between"),
-        ("gaussian", "rho:0", "must lie between"),
         ("gaussian", "rho:1e-999999999", "must lie between"),
-        ("gaussian", "rho:1e999999999", "must lie between"),
         ("gaussian", "epsilon:0.1", "no pure epsilon"),
         ("gaussian", "rho:9", "between 1e-09 and 8 rho"),
-        ("gaussian", "rho:1e-12", "between 1e-09 and 8 rho"),
         ("gaussian", "rho:2e-9", "at least"),
         ("gaussian", "noise-multiplier:1e7", "between 1e-09 and 8 rho"),
         ("laplace", "epsilon:0.1@1e-6", "write the price epsilon:E"),

@@ -169,10 +169,8 @@ class LedgerAgainstModel(RuleBasedStateMachine):
                 self.model.clients[name],
                 ledger.acting("owner").set_budget(self.lineage, given, client=name),
             )
-        of = {None: CLIENTS, TEAM: MEMBERS}.get(name, [name])
-        paid = any(client in of for client, *_ in self.model.receipts)
         narrowed = kind == "gaussian" and account.accepts == "any"
-        if paid and (narrowed or (kind == "pure") != (account.accepts == "pure")):
+        if account.spent and (narrowed or (kind == "pure") != (account.accepts == "pure")):
             with pytest.raises(ActRefused, check=lambda error: error.reason == "too-late"):
                 self.runner.run(call)
         else:
