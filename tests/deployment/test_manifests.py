@@ -22,6 +22,7 @@ from dpserve.training.devices import DEVICES
 
 from .conftest import (
     EVERYTHING,
+    HA,
     LOAD_BUNDLE,
     OVERLAYS,
     ROOT,
@@ -42,7 +43,7 @@ THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls", "dpserve-valkey-tls"}
 SETS = (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE)
 
 
-@pytest.mark.parametrize("overlay", SETS)
+@pytest.mark.parametrize("overlay", ["embedded", HA, EVERYTHING, LOAD_BUNDLE])
 def test_every_resource_is_valid(rendered, overlay):
     version = kubernetes_validate.latest_version()
     assert tuple(map(int, version.split(".")))[:2] >= (1, 37)

@@ -87,6 +87,7 @@ class Load:
         wait_until(lambda: len(self.answers) >= enough)
 
 
+@pytest.mark.slow
 def test_the_whole_drill(bundle: Path, tmp_path: Path) -> None:
     home, backup = tmp_path / "home", tmp_path / "ledger.backup"
     replicas = ("--ledger-replicas", "1")

@@ -46,7 +46,7 @@ def _ask(address: str, key: str) -> int:
     return httpx.post(f"{address}/predict", json=body, headers=headers, timeout=60).status_code
 
 
-@pytest.mark.parametrize("act", ["revoke", "remove-key"])
+@pytest.mark.parametrize("act", ["revoke", pytest.param("remove-key", marks=pytest.mark.slow)])
 def test_a_right_that_is_taken_away_ends_everywhere(services: Services, act: str) -> None:
     with (
         fault(f"paid model: {act}, at two services that remember it") as found,
@@ -72,7 +72,7 @@ def _is_hexadecimal(word: str) -> bool:
     return not set(word) - set("0123456789abcdef")
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_store_that_is_gone_or_silent_ends_answers_and_one_that_comes_back_begins_them(
     services: Services, store: StoreServer, how: str
 ) -> None:
@@ -133,6 +133,7 @@ def _workers(process: "subprocess.Popen[str]") -> set[int]:
     return {int(child) for child in spawned}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_the_store_is_gone_is_replaced_when_it_is_back(
     services: Services, store: StoreServer
 ) -> None:

@@ -36,7 +36,7 @@ def _merged(one: Acknowledged, other: Acknowledged) -> Acknowledged:
     return Acknowledged(one.rows + other.rows, one.attempts + other.attempts)
 
 
-@pytest.mark.parametrize("blocks", [(), BLOCKS], ids=["one budget", "blocks"])
+@pytest.mark.parametrize("blocks", [pytest.param((), marks=pytest.mark.slow), BLOCKS], ids=["one budget", "blocks"])
 async def test_the_store_is_killed_in_the_middle_of_load(tmp_path: Path, blocks: Blocks) -> None:
     done = Acknowledged()
     turns = random.Random(1)
@@ -149,7 +149,7 @@ async def _available(url: str, lineage: str, deadline: float, replicas: int, blo
             return ledger
 
 
-@pytest.mark.parametrize("blocks", [(), BLOCKS], ids=["one budget", "blocks"])
+@pytest.mark.parametrize("blocks", [pytest.param((), marks=pytest.mark.slow), BLOCKS], ids=["one budget", "blocks"])
 async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path, blocks: Blocks) -> None:
     first = StoreServer(tmp_path / "first").start()
     second = StoreServer(tmp_path / "second", DURABLE | {"replicaof": f"127.0.0.1 {first.port}"}).start()
@@ -220,22 +220,6 @@ async def _whole(url: str, replicas: int = 0) -> Ledger:
             if time.monotonic() > last:
                 raise
             await asyncio.sleep(0.1)
-
-
-async def _bounded(ledger: Ledger, lineage: str, name: str, struck: StoreServer) -> Acknowledged:
-    """Charge forty rows, the node dying after twenty of the first lineage's."""
-    done = Acknowledged()
-    for turn in range(40):
-        row = f"{name}/{turn}"
-        done.attempts += 1
-        if lineage == "lineage-1" and turn == 20:
-            struck.kill()
-        try:
-            await ledger.charge(asking(lineage, "ann", row))
-        except LedgerUnavailable:
-            continue
-        done.rows.append(row)
-    return done
 
 
 async def test_the_time_that_callers_say_jumps(tmp_path: Path) -> None:
