@@ -384,7 +384,7 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
                 async with opened(self._lineage) as ledger:
                     await charge(ledger, certificate, payer, law, evaluation_id, by=operating_systems_user())
 
-            others = held.blocks.equal_rows_in_blocks_are_others == "yes"
+            others = held.blocks.equal_rows_in_blocks_are_others
             noting = noted_rows(records, "X", payer.lineage, state_folder(), equal_rows_are_others=others)
             with noting, counting("asking", len(records)) as more:
                 evaluation = evaluate(
@@ -424,9 +424,9 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
         path : str or Path
             The bundle's folder.
         ledger : str or Path, optional
-            As for the constructor.
+            As for `Lineage`.
         ledger_replicas : int, optional
-            As for the constructor.
+            As for `Lineage`.
 
         A model that is private itself is charged to its lineage unless
         it was before. Raises what `fit` raises.

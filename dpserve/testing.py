@@ -30,7 +30,7 @@ from dpserve.training.kinds.kind import Job, Kind, problems_of
 from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.chain import BoughtFeatures, buy_features
-from dpserve.training.pay_once.classifier import Classifier
+from dpserve.training.pay_once.classifier import ReleasedClassifier
 from dpserve.training.pay_once.cuts import CUTS
 from dpserve.training.watchers import Unwatched
 
@@ -241,7 +241,7 @@ def _check_export(kind: Kind, model: Any) -> None:
     _require(np.allclose(written, model.answers(rows)[0], atol=1e-6), "what `classifier` returns answers otherwise")
 
 
-def _probabilities(classifier: Classifier, rows: Floats) -> Floats:
+def _probabilities(classifier: ReleasedClassifier, rows: Floats) -> Floats:
     """Return what the numbers of an export answer to rows, (n, C), in floating point."""
     phi = classifier.feature_map(rows, classifier.tensors)
     if classifier.centre is not None:

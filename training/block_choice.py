@@ -33,12 +33,11 @@ class Blocks(Options):
     block_name: str | None = option(
         None, "The one block that all records of the table are in, where no column names it."
     )
-    leave_out_other_blocks: Literal["no", "yes"] = option(
-        "no", "What becomes of records of blocks that are not declared: no refuses them, yes leaves them out."
+    leave_out_other_blocks: bool = option(
+        False, "Leave out records of blocks that are not declared, instead of refusing them."
     )
-    equal_rows_in_blocks_are_others: Literal["no", "yes"] = option(
-        "no",
-        "Whether rows that are equal to rows of another block in every column are known to be other people's.",
+    equal_rows_in_blocks_are_others: bool = option(
+        False, "Rows that are equal to rows of another block in every column are known to be other people's."
     )
 
     def declared(self, budget: str | None) -> BlockDeclaration | None:
@@ -64,7 +63,7 @@ class Blocks(Options):
             )
         if (by := self.block_by) is not None and (odd := [name for name in names if period_named(name, by) != name]):
             raise WrongOption("blocks", f"{odd[0]!r} is no {by}, as {_EXAMPLES[by]} is one")
-        return BlockDeclaration(names, budget or "", self.block, by, leaves_out=self.leave_out_other_blocks == "yes")
+        return BlockDeclaration(names, budget or "", self.block, by, leaves_out=self.leave_out_other_blocks)
 
     def _check_together(self) -> None:
         """Raise WrongOption for options that do not go with each other, or are needed."""

@@ -78,13 +78,13 @@ ENCODER = "An encoder of features"
 class Features(OneOf):
     """The choice of the feature map. Everything here is public, and nothing is read off the records.
 
-    is_kept: whether a planner that chooses the kind of model leaves the map as it is, for no rule of its own has it.
+    goes_with_planner: whether a planner that chooses the kind of model takes the map, which no rule of its own has.
     """
 
     panel = "Features"
     choice = "features"
     sentence = "The public feature map; auto follows public rules."
-    is_kept: ClassVar[bool] = False
+    goes_with_planner: ClassVar[bool] = False
 
     @property
     def share(self) -> float:
@@ -164,7 +164,7 @@ class BinFeatures(Features):
     """Bins of each number, and crosses: what two columns say together."""
 
     word = "bins"
-    is_kept = True
+    goes_with_planner = True
     cross: tuple[str, ...] = option(
         (), "Two columns that bins describe together, as COLUMN:COLUMN.", form="COLUMN:COLUMN"
     )
@@ -231,7 +231,7 @@ class HogFourierFeatures(Features):
     """Histograms of images' gradients, coarse pixels, and random Fourier features of the histograms."""
 
     word = "hog-fourier"
-    is_kept = True
+    goes_with_planner = True
     random_features: int = _RANDOM_FEATURES
     bandwidth: float = _BANDWIDTH
     seed: int = _SEED
@@ -243,7 +243,7 @@ class EncoderFeatures(Features):
     """The output of a public model, in an ONNX file."""
 
     word = "encoder"
-    is_kept = True
+    goes_with_planner = True
     encoder: Path = option(
         ...,
         "FILE.onnx, a public model made without these records, whose first output is the features, in place of another "

@@ -76,7 +76,7 @@ class Request(Options):
         """Raise WrongOption for blocks that do not go together, and for features that the planner chooses."""
         _ = self.declared_blocks
         if isinstance(self.kind, Planner) and not isinstance(self.features, AutoFeatures):
-            if not self.features.is_kept:
+            if not self.features.goes_with_planner:
                 raise WrongOption("kind", "auto chooses the features, too: leave yours out")
             if self.kind.public is not None:
                 raise WrongOption("public", "simulates on features that follow from rules: leave yours out")
@@ -164,7 +164,7 @@ def fit(
     if records.declaration.blocks != (() if declared is None else declared.names):
         raise WrongOption("blocks", "is not what the records were read by")
     feature_map = request.features.map_for(records.declaration, head=request.made_kind.centred_images)
-    others = request.blocks.equal_rows_in_blocks_are_others == "yes"
+    others = request.blocks.equal_rows_in_blocks_are_others
     with (
         noted_in_lineage(
             records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher

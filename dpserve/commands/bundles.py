@@ -298,7 +298,7 @@ def _rows(
     if records is None:
         yield X, y, None
         return
-    others = choice.equal_rows_in_blocks_are_others == "yes"
+    others = choice.equal_rows_in_blocks_are_others
     state = options.state_folder()
     with noted_rows(records, held_out.data, payer.lineage, state, equal_rows_are_others=others):
         yield X, y, records.units

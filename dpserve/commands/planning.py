@@ -34,7 +34,7 @@ from dpserve.training.kinds.cases import Estimate
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of
 from dpserve.training.options import Options, option
-from dpserve.training.planning.answers import USUAL_QUERIES, Plan
+from dpserve.training.planning.answers import USUAL_QUERIES, AnswerPlan
 from dpserve.training.planning.answers import plan as plan_answers
 from dpserve.training.planning.options import kind_of_option, option_named
 from dpserve.training.planning.recommendation import Recommendation, recommend
@@ -83,7 +83,7 @@ def plan(
     _print_answers(console, found)
 
 
-def _answers_of(bundle: Path, budgets: Mapping[Accepts, Budget], queries: int | None) -> Plan:
+def _answers_of(bundle: Path, budgets: Mapping[Accepts, Budget], queries: int | None) -> AnswerPlan:
     """Return the prices of a bundle's answers. Raises TrainingError for a kind that no noise is planned for."""
     model = load_model(bundle)
     return plan_answers(
@@ -94,7 +94,7 @@ def _answers_of(bundle: Path, budgets: Mapping[Accepts, Budget], queries: int | 
     )
 
 
-def _print_budgets(console: Console, plan: Plan) -> None:
+def _print_budgets(console: Console, plan: AnswerPlan) -> None:
     for budget in plan.budgets:
         held = f"epsilon = {budget.epsilon:.4g}"
         if budget.rho is None:
@@ -104,7 +104,7 @@ def _print_budgets(console: Console, plan: Plan) -> None:
         console.print(f"A budget that accepts {budget.accepts!r} charges: {held}.", highlight=False)
 
 
-def _print_answers(console: Console, plan: Plan) -> None:
+def _print_answers(console: Console, plan: AnswerPlan) -> None:
     """Print what each mechanism's answers may cost."""
     if plan.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {plan.sensitivity:.4g}", highlight=False)
@@ -191,7 +191,7 @@ class Comparison:
     found: Recommendation
     note: str
     command: str
-    answers: Plan | None
+    answers: AnswerPlan | None
 
 
 def _plan_before_training(

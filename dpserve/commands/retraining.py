@@ -82,7 +82,7 @@ def command_of(given: PlanOptions, of_block: BudgetOptions, schedule: Schedule) 
     words = [
         "dpserve train --data FILE",
         *read_by(given),
-        f"--block COLUMN{by} --blocks {names} --leave-out-other-blocks yes",
+        f"--block COLUMN{by} --blocks {names} --leave-out-other-blocks",
     ]
     words += [flags_of_budget(of_block.epsilon or 0.0, of_block.delta or 0.0).replace("--", "--lineage-")]
     words += [f"{price_flags(schedule.price)} --n {last.records} --lineage NAME --out MODEL"]

@@ -17,7 +17,7 @@ from dpserve.training.kinds.kind import PayOnceKind
 from dpserve.training.options import Options, option
 from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from dpserve.training.pay_once.chain import Step
-from dpserve.training.pay_once.classifier import Classifier
+from dpserve.training.pay_once.classifier import ReleasedClassifier
 from dpserve.training.pay_once.cuts import CUTS
 from dpserve.training.pay_once.model import rounded
 from dpserve.training.pay_once.prediction_sets import COUNTS
@@ -129,7 +129,7 @@ class SumsKind(PayOnceKind):
     def classifier(self, model):
         """Return what the model computes: one layer without biases."""
         layer = model.weights.T, np.zeros(len(model.certificate.classes))
-        return Classifier(model.certificate, model.tensors, (layer,))
+        return ReleasedClassifier(model.certificate, model.tensors, (layer,))
 
 
 KIND = SumsKind()

@@ -119,8 +119,8 @@ def test_a_pay_once_model_is_refused_by_a_block_that_is_spent_and_trained_withou
 def test_a_record_of_an_undeclared_block_is_refused_or_left_out_by_name(run, train):
     said = train("some", MONTHS[:2], table=MONTHS, status=1).stderr
     assert "'2026-11-01' is in none of the declared blocks" in said
-    assert "--leave-out-other-blocks yes leaves out records of others" in said
-    train("some", MONTHS[:2], "--leave-out-other-blocks", "yes", table=MONTHS)
+    assert "--leave-out-other-blocks leaves out records of others" in said
+    train("some", MONTHS[:2], "--leave-out-other-blocks", table=MONTHS)
     assert load_model(run.folder / "some").certificate.blocks == MONTHS[:2]
     # The records of the third month were left out: they are in no block yet.
     train("third", MONTHS[2:])
@@ -189,7 +189,7 @@ def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run
     run(*base, "--out", "a", "--block-name", "a")
     said = run(*base, "--out", "b", "--block-name", "b", status=1).stderr
     assert "100 records of the block b have rows that are in the block a, too" in said
-    run(*base, "--out", "b", "--block-name", "b", "--equal-rows-in-blocks-are-others", "yes")
+    run(*base, "--out", "b", "--block-name", "b", "--equal-rows-in-blocks-are-others")
 
 
 def test_blocks_that_a_store_lost_are_named_come_back_and_get_a_budget(run, train):

@@ -36,7 +36,7 @@ def test_a_linear_head(own):
 
 
 def test_what_has_no_proof_is_refused_with_the_reason(own):
-    priced = ("--epsilon", "1", "--delta", "1e-5", "--n", "200", "--step-noise", "0.7", "--sampling-rate", "0.5")
+    priced = ("--epsilon", "1", "--delta", "1e-5", "--n", "200", "--noise-multiplier", "0.7", "--sampling-rate", "0.5")
     assert "cost more than the budget" in own.fails(*DPSGD, *priced)
     assert not (own.folder / "model").exists()
 

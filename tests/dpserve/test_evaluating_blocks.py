@@ -121,7 +121,7 @@ def test_a_block_that_is_spent_refuses_the_evaluation_and_nothing_is_charged_ope
     assert spent(run) == before
     assert not (run.folder / "b.json").exists()
     # The others pay without it; what was refused noted nothing, so that its rows may be another block's.
-    run(*both, NEW, *BUDGET, "--leave-out-other-blocks", "yes", "--out", "b.json")
+    run(*both, NEW, *BUDGET, "--leave-out-other-blocks", "--out", "b.json")
     assert spent(run) == before | {NEW: written(run, "b.json").law.cost.picorho}
 
 

@@ -407,7 +407,7 @@ def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
         f"give each rho = {to_rho(found['price'])!r},"
         in run("plan", "--retrain", "quarter", "--window", 3, *budget).stdout
     )
-    assert "--block COLUMN --blocks NAMES-OF-3 --leave-out-other-blocks yes" in found["command"]
+    assert "--block COLUMN --blocks NAMES-OF-3 --leave-out-other-blocks" in found["command"]
     assert f"--lineage-epsilon 3 --lineage-delta 1e-6 --rho {to_rho(found['price'])!r} " in found["command"]
     monthly = run("plan", "--retrain", "month", "--window", 1, *budget).stdout
     assert (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.class_sums.model import ReleasedClassSums
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.weights.model import ReleasedWeights
 
@@ -23,7 +23,7 @@ def train(run):
 @pytest.mark.parametrize(
     ("arguments", "kind", "shown"),
     [
-        (("class-sums", *PRICE), ClassSums, "class_sums.steps.Centre"),
+        (("class-sums", *PRICE), ReleasedClassSums, "class_sums.steps.Centre"),
         (("weights", "--lam", "1", *PRICE), ReleasedWeights, "weight sensitivity"),
     ],
 )

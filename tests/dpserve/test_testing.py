@@ -12,7 +12,7 @@ from dpserve.testing import check_kind
 from dpserve.training.kinds import registry
 from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.kind import ClassSumsKind
-from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.class_sums.model import ReleasedClassSums
 from dpserve.training.kinds.class_sums.steps import ClassTotals
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.registry import kind_named
@@ -86,14 +86,14 @@ def test_a_kind_that_breaks_a_promise_is_convicted_of_that(kind, said):
 
 
 def test_answers_that_depend_on_the_rows_beside_them_are_convicted(monkeypatch):
-    answers = ClassSums.answers
+    answers = ReleasedClassSums.answers
 
     def mixed(self, X):
         probabilities, noise = answers(self, X)
         shares = 0.9 * probabilities + 0.1 * probabilities.mean(axis=0)
         return shares / shares.sum(axis=1, keepdims=True), noise
 
-    monkeypatch.setattr(ClassSums, "answers", mixed)
+    monkeypatch.setattr(ReleasedClassSums, "answers", mixed)
     with pytest.raises(AssertionError, match="other bits alone"):
         check_kind(kind_named("class-sums"))
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from dpserve.training.errors import NotExportable
 from dpserve.training.kinds.registry import all_kinds, kind_of
-from dpserve.training.pay_once.classifier import Classifier
+from dpserve.training.pay_once.classifier import ReleasedClassifier
 
 
-def classifier_of(model: Any) -> Classifier:
+def classifier_of(model: Any) -> ReleasedClassifier:
     """Return what a model computes. Raises NotExportable for one whose kind cannot be taken away, saying why."""
     kind = kind_of(model)
     if (lack := kind.limitation("export")) is not None:

@@ -23,7 +23,7 @@ from dpserve.training.features import hog, pooling, whole_steps
 from dpserve.training.features.bins import DOUBLING_BINS, KEPT_WEIGHT, UNIFORM_BINS, Block
 from dpserve.training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles
 from dpserve.training.features.whole_steps import STEP, UNIT_ROWS
-from dpserve.training.pay_once.classifier import Classifier
+from dpserve.training.pay_once.classifier import ReleasedClassifier
 from dpserve.training.pay_once.model import CLOSEST, SHORTEST
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _IR_VERSION = 8
 """The oldest that has this opset: what reads one reads the other."""
 
 
-def onnx_file(classifier: Classifier) -> bytes:
+def onnx_file(classifier: ReleasedClassifier) -> bytes:
     """Return the file: its inputs, and the outputs `label` (rows,) and `probabilities` (rows, classes).
 
     Raises MissingExtra where the onnx package is not installed, and NotExportable for a column named as an output is.
@@ -47,7 +47,7 @@ def onnx_file(classifier: Classifier) -> bytes:
     return cast(bytes, model.SerializeToString())
 
 
-def _model(classifier: Classifier) -> "ModelProto":
+def _model(classifier: ReleasedClassifier) -> "ModelProto":
     from onnx import TensorProto, helper
 
     certificate, graph, said = classifier.certificate, Graph(), classifier.metadata
@@ -91,7 +91,7 @@ def _model(classifier: Classifier) -> "ModelProto":
     return model
 
 
-def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
+def _features(graph: Graph, classifier: ReleasedClassifier, rows: str) -> str:
     """phi of the rows: see `FeatureMap.__call__`."""
     feature_map, tensors = classifier.feature_map, classifier.tensors
     lower, upper = np.array(feature_map.lower), np.array(feature_map.upper)

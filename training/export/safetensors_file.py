@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from dpserve.training.pay_once.classifier import BEYOND_BOUNDS, Classifier
+from dpserve.training.pay_once.classifier import BEYOND_BOUNDS, ReleasedClassifier
 from dpserve.training.pay_once.model import CLOSEST
 
 _COMPUTES = f"""\
@@ -16,8 +16,8 @@ softmax of the last one's values. The calibration is part of the last layer: its
 and biases, and its offsets are in the biases."""
 
 
-def safetensors_file(classifier: Classifier) -> bytes:
-    """Return the file. Its metadata says in words what the arrays are for, beside `Classifier.metadata`."""
+def safetensors_file(classifier: ReleasedClassifier) -> bytes:
+    """Return the file. Its metadata says in words what the arrays are for, beside `ReleasedClassifier.metadata`."""
     arrays: dict[str, NDArray[np.generic]] = {f"feature_map.{name}": each for name, each in classifier.tensors.items()}
     for index, (weights, biases) in enumerate(classifier.layers):
         arrays |= {f"weights.{index}": weights, f"biases.{index}": biases}

@@ -8,7 +8,7 @@ from dpserve.training.features.maps import Bins, FeatureMap
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class MappedRows:
     """A feature map as `Rows.make` takes it. Its tensors are made where they are needed.
 
     sparse: whether a map whose rows are mostly zeros gives them as a sparse matrix.
@@ -33,4 +33,4 @@ class Features:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave the tensors out."""
-        return Features, (self.feature_map, self.sparse)
+        return MappedRows, (self.feature_map, self.sparse)

@@ -10,7 +10,7 @@ import numpy as np
 from dpserve.accounting.arrays import Floats, Integers
 from dpserve.training.exact.products import on_grid, squared_lengths
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.features.rows import Features
+from dpserve.training.features.rows import MappedRows
 from dpserve.training.inputs.sums import Rows
 
 GRID = 2**28
@@ -35,12 +35,12 @@ def unit(rows: Floats) -> Floats:
 
 def is_sparse(feature_map: FeatureMap) -> bool:
     """Return whether sums over this map's rows are computed without their zeros."""
-    return Features(feature_map, sparse=True).are_sparse
+    return MappedRows(feature_map, sparse=True).are_sparse
 
 
 def rows_of(feature_map: FeatureMap) -> Rows:
     """Return what sums are made of: directions (n, D), or phi itself, whose length is 1 or a hair less, if sparse."""
-    features = Features(feature_map, sparse=True)
+    features = MappedRows(feature_map, sparse=True)
     return Rows(features if features.are_sparse else Directions(features))
 
 

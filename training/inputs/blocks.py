@@ -173,7 +173,7 @@ def _check_apart(block: str, other: str, shared: Overlap, *, equal_rows_are_othe
             Message(
                 "{:,} records of {} have rows that are in {}, too: a record is in one block, whose budget "
                 "bounds what is learnt of it. Leave them out of one; or, if they are other people's, say so "
-                "with {equal_rows_in_blocks_are_others:yes}",
+                "with {equal_rows_in_blocks_are_others}",
                 shared.records,
                 _called(block),
                 _called(other),

@@ -54,9 +54,7 @@ PATTERN_ADVICE = Message("{pattern:%d.%m.%Y} is the pattern of dates such as 31.
 _WITH_COMMA = re.compile(r"'[-+]?[0-9.]++,[0-9]++' is not a number")
 """The refusal of a number as much of Europe writes it."""
 _LIKE_A_DATE = re.compile(r"'[0-9]++[./ -][0-9]++[./ -][0-9]++[^']*+' is no ")
-BLOCK_ADVICE = Message(
-    "Declare its block, too, with {blocks}; {leave_out_other_blocks:yes} leaves out records of others"
-)
+BLOCK_ADVICE = Message("Declare its block, too, with {blocks}; {leave_out_other_blocks} leaves out records of others")
 LABEL_ADVICE = Message("{classes:VALUE=NAME} gives names to numbers")
 
 

@@ -20,7 +20,7 @@ from dpserve.training.fields import NAME
 from dpserve.training.kinds.figures import Figures, pay_once_figures
 from dpserve.training.kinds.likeness import Likeness
 from dpserve.training.kinds.outputs import Outputs
-from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.kinds.planned import PlannedOption, PlanTerms
 from dpserve.training.options import Options
 from dpserve.training.pay_once.releases import Release
 from dpserve.training.watchers import Watcher
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
     from dpserve.training.pay_once.certificate import ReleaseCertificate
     from dpserve.training.pay_once.chain import Step
-    from dpserve.training.pay_once.classifier import Classifier
+    from dpserve.training.pay_once.classifier import ReleasedClassifier
     from dpserve.training.pay_once.model import ReleasedModel
 
 Ability = Literal[
@@ -213,11 +213,11 @@ class Kind(ABC):
             f"{certificate.name} is of the kind {self.name!r}, and noise on each answer is planned for a head alone"
         )
 
-    def settings(self, option: PlannedOption, plan: Plan) -> Options:  # noqa: ARG002 - a kind may look
+    def settings(self, option: PlannedOption, plan: PlanTerms) -> Options:  # noqa: ARG002 - a kind may look
         """Return the options that train what is planned: what the planner sets in the owner's place."""
         return self.options(**option.settings)
 
-    def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:  # noqa: ARG002
+    def planned_without_intervals(self, option: PlannedOption, plan: PlanTerms, classes: int) -> str | None:  # noqa: ARG002
         """Return why answers of what is planned, of so many classes, come without intervals; None where they have."""
         return self.limitation("intervals")
 
@@ -253,7 +253,7 @@ class Kind(ABC):
         """Raise TrainingError if answers of this kind cannot have this mechanism's noise."""
         del model, mechanism, accept_unproven  # every mechanism that has a proof suits a kind that has one
 
-    def classifier(self, model: Any) -> "Classifier":
+    def classifier(self, model: Any) -> "ReleasedClassifier":
         """Return what a pay-once model computes, for export. A kind without this has no export."""
         raise NotExportable(f"{model.certificate.name}: {self.limitation('export') or NO_FORM}")
 

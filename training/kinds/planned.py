@@ -94,7 +94,7 @@ class PlannedOption:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanTerms:
     """A plan for options. n: declared; share: in picorho, of the model or of each answer."""
 
     n: int

@@ -105,7 +105,7 @@ class PublicNumbers:
 
 
 class ModelStep(Step, Generic[State]):
-    """A step of a model's training: a state in, the next one out, with the noise of its release in the certificate."""
+    """A step of a model's training: a state in, the next one out, with the noise of the certificate's release."""
 
     def share(self, price: int, numbers: PublicNumbers) -> int | None:  # noqa: ARG002 - a step may look
         """Return what the step takes of a price, both in picorho: 0 to be left out, None for all that others leave.

@@ -30,7 +30,7 @@ FILES_DIFFER = 2.0**-19
 
 
 @dataclass(frozen=True, eq=False)
-class Classifier:
+class ReleasedClassifier:
     """softmax(layers(phi(x))), or of phi(x) around a centre.
 
     layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs, temperatures and the calibration

@@ -57,7 +57,7 @@ class PricedMechanism(BaseModel, frozen=True):
     ]
 
 
-class Plan(BaseModel, frozen=True):
+class AnswerPlan(BaseModel, frozen=True):
     """A number of answers, and every mechanism that the budget pays for."""
 
     delta: float
@@ -82,7 +82,7 @@ def plan(
     classes: int,
     queries: int = USUAL_QUERIES,
     sensitivity: float | None = None,
-) -> Plan:
+) -> AnswerPlan:
     """Return what each of so many answers may cost, and its noise.
 
     budgets: the same budget as each kind of account holds it; mechanisms whose account is missing are left out. A
@@ -105,7 +105,7 @@ def plan(
                 options.append(_option(name, budget, budget.limit // queries, classes, sensitivity))
             except ValueError as error:
                 unavailable[f"{name}, by pure epsilon" if budget.currency is EPSILON else name] = str(error)
-    return Plan(
+    return AnswerPlan(
         delta=max(budget.delta for budget in budgets.values()),
         budgets=tuple(PlannedBudget.from_budget(held) for held in budgets.values()),
         classes=classes,

@@ -59,7 +59,7 @@ class PlannedKind(Kind):
                 f"the public rows hold private records, {shared:,} of them: what a simulation on them tells is not "
                 "covered by any budget. Put rows that are public into a file of their own"
             )
-        is_kept = job.feature_share is not None
+        own_features = job.feature_share is not None
         with job.progress.shares("simulating") as progress:
             found = recommend(
                 len(declared.classes),
@@ -69,14 +69,14 @@ class PlannedKind(Kind):
                 whole=whole,
                 queries=options.queries,
                 image_shape=shape,
-                is_kept=is_kept,
+                own_features=own_features,
                 progress=progress,
             )
         job.progress.hear(Planned(found.reason, found.warnings))
         chosen, price = found.training_options(n, whole, options.queries)
         kind, rule = kind_for(chosen), found.chosen.features
         job = replace(job, price=price if kind.answers == "once" else None)
-        if not is_kept:
+        if not own_features:
             feature_map = rules.feature_map(rule, declared, shape, head=kind.centred_images)
             share = QUANTILE_SHARE if rule == "quantiles" else 0.0
             job = replace(job, feature_map=feature_map, feature_share=share)

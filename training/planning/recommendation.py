@@ -26,7 +26,7 @@ from dpserve.training.features.rules import Modality
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import MOST_RECORDS, check_count
 from dpserve.training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
-from dpserve.training.kinds.planned import Plan, PlannedOption, Trial
+from dpserve.training.kinds.planned import PlannedOption, PlanTerms, Trial
 from dpserve.training.options import Options
 from dpserve.training.planning.options import default_option, kind_of_option, option_named, planned_options
 from dpserve.training.planning.ranking import HELD_OUT, Ranking
@@ -111,7 +111,7 @@ class Recommendation:
                 raise ValueError("no budget pays for unlimited answers one by one")
             _check_answers(whole, queries)
             share = whole // queries
-        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share)), share
+        return kind_of_option(self.chosen).settings(self.chosen, PlanTerms(n, share)), share
 
 
 def _check_answers(whole: int, queries: int) -> None:
@@ -137,7 +137,7 @@ def recommend(
     whole: int,
     queries: int | None = None,
     image_shape: Shape | None = None,
-    is_kept: bool = False,
+    own_features: bool = False,
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> Recommendation:
     """Return what a simulation on public rows shows best, where there are some; otherwise the rule's option.
@@ -153,7 +153,7 @@ def recommend(
     numbers = 1
     if declared is not None:
         modality, numbers = rules.modality_of(declared, image_shape), numbers_to_cut(declared)
-    return recommend_by_rule(n or 0, classes, whole, modality, numbers, is_kept=is_kept)
+    return recommend_by_rule(n or 0, classes, whole, modality, numbers, own_features=own_features)
 
 
 def recommend_by_simulation(
@@ -315,12 +315,12 @@ def check_declared(n: int, classes: int) -> None:
 
 
 def recommend_by_rule(
-    n: int, classes: int, whole: int, modality: Modality | None = None, numbers: int = 1, *, is_kept: bool = False
+    n: int, classes: int, whole: int, modality: Modality | None = None, numbers: int = 1, *, own_features: bool = False
 ) -> Recommendation:
     """Return the rule's option, by declared numbers alone (`default_option`).
 
     n, classes: declared; n counts privacy units where there are such. whole: the budget in picorho. numbers: of a
-    record, where they are known. is_kept: whether on features of the owner's: then it is DP-SGD, for any number of
+    record, where they are known. own_features: whether on features of the owner's: then it is DP-SGD, for any number of
     classes. An option that cannot be had for these numbers gives way to the next, and the reason says why. Raises
     ValueError for nonsense and for a budget that buys no release.
 
@@ -333,11 +333,11 @@ def recommend_by_rule(
             f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
             "Raise the budget, or pay for each answer"
         )
-    preferred = default_option(modality, 2 if is_kept else classes)
+    preferred = default_option(modality, 2 if own_features else classes)
     options = planned_options().items()
     fallbacks = sorted((option.fallback, name) for name, option in options if option.fallback is not None)
     refused: list[str] = []
-    for option in (preferred, *(() if is_kept else (name for _, name in fallbacks))):
+    for option in (preferred, *(() if own_features else (name for _, name in fallbacks))):
         why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
             return _explained(option, n, classes, whole, preferred, refused)
@@ -346,7 +346,7 @@ def recommend_by_rule(
 
 
 def _explained(option: str, n: int, classes: int, whole: int, preferred: str, refused: Sequence[str]) -> Recommendation:
-    plan = Plan(n, min(whole, LARGEST_PRICE))
+    plan = PlanTerms(n, min(whole, LARGEST_PRICE))
     signal = mu_for(plan.share) * n / classes
     chosen = option_named(option)
     parts = [

@@ -57,10 +57,10 @@ class SharesKind(PayOnceKind):
         """Return a layer that ignores phi: its weights are 0, and its biases the logarithms of the shares."""
         import numpy as np
 
-        from dpserve.training.pay_once.classifier import Classifier
+        from dpserve.training.pay_once.classifier import ReleasedClassifier
 
         layer = np.zeros((model.certificate.feature_map.dimension, len(model.shares))), np.log(model.shares)
-        return Classifier(model.certificate, model.tensors, (layer,))
+        return ReleasedClassifier(model.certificate, model.tensors, (layer,))
 
 
 KIND = SharesKind()

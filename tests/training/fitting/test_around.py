@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpserve.training.exact.products import matrix_on_grid
 from dpserve.training.features.maps import Bins
-from dpserve.training.features.rows import Features
+from dpserve.training.features.rows import MappedRows
 from dpserve.training.fitting.around import CLOSEST, SparseCentred, around, on_steps
 from dpserve.training.fitting.network import SUM_ERROR, Network
 from dpserve.training.fitting.unit_rows import Directions, rows_of
@@ -112,7 +112,7 @@ def test_the_sums_of_the_centre_are_the_dense_ones_to_the_bit():
     """Rounding towards zero of the same numbers: phi's, and not those of its direction."""
     X, y, generator = table(5, 1500)
     for weights in (None, generator.uniform(size=1500)):
-        records, phi = of_rows(X, y, weights), Rows(Features(MAP))
+        records, phi = of_rows(X, y, weights), Rows(MappedRows(MAP))
         np.testing.assert_array_equal(sum_of_rows(records, rows_of(MAP)), sum_of_rows(records, phi))
         np.testing.assert_array_equal(centre_of(records, rows_of(MAP)), centre_of(records, phi))
 
@@ -121,7 +121,7 @@ def test_class_sums_of_sparse_rows_are_the_dense_ones():
     X, y, _ = table(6, 3000)
     records = of_rows(X, y)
     mean = on_steps(MAP(X, {}).mean(axis=0))
-    dense = sums_of(records, Rows(Directions(Features(MAP))), CLASSES, mean)
+    dense = sums_of(records, Rows(Directions(MappedRows(MAP))), CLASSES, mean)
     sparse = sparse_sums_of(records, rows_of(MAP), CLASSES, mean)
     assert np.linalg.norm(sparse - dense) <= 2.0**-11 * np.linalg.norm(dense)
 

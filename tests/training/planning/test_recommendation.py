@@ -218,7 +218,7 @@ def test_many_classes_of_numbers_as_they_are_get_class_sums_and_all_others_dp_sg
     for modality, option in (("table", "dpsgd-quantiles"), ("images", "dpsgd"), ("text", "dpsgd")):
         for classes in (2, 100):
             assert recommended(30_000, classes, whole(0.5), modality).option == option
-    assert recommended(30_000, 100, whole(1), is_kept=True).option == "dpsgd"
+    assert recommended(30_000, 100, whole(1), own_features=True).option == "dpsgd"
 
 
 def test_options_that_would_be_the_same_are_simulated_once():
@@ -327,7 +327,7 @@ TOO_MANY = r"at most 16,777,216 records, not 20,000,000: .* What is left is nois
 def test_of_too_many_records_for_any_release_nothing_is_recommended_but_what_is_left(modality):
     for refused in (
         lambda: recommended(20_000_000, 2, whole(1), modality),
-        lambda: recommend_by_rule(20_000_000, 2, whole(1), is_kept=True),
+        lambda: recommend_by_rule(20_000_000, 2, whole(1), own_features=True),
         lambda: recommend_by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=None, seeds=1),
     ):
         with pytest.raises((ValueError, TrainingError), match=TOO_MANY):

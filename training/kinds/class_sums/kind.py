@@ -9,15 +9,15 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.quantiles import price_of_counts
 from dpserve.training.kinds.kind import Job, PayOnceKind, TrainAlike
 from dpserve.training.kinds.likeness import bought_before, price_of, releases_shown
-from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.kinds.planned import PlannedOption, PlanTerms
 from dpserve.training.kinds.shared_options import CANARIES
 from dpserve.training.options import Options
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
     from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
-    from dpserve.training.kinds.class_sums.model import ClassSums as ClassSumsModel
-    from dpserve.training.pay_once.classifier import Classifier
+    from dpserve.training.kinds.class_sums.model import ReleasedClassSums
+    from dpserve.training.pay_once.classifier import ReleasedClassifier
 
 
 AFTER_STEPS = (
@@ -75,7 +75,7 @@ class ClassSumsKind(PayOnceKind):
 
         return PLANNED
 
-    def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:
+    def planned_without_intervals(self, option: PlannedOption, plan: PlanTerms, classes: int) -> str | None:
         """Return that steps would follow the sums, as they do from so many records on where rows are not too wide."""
         from dpserve.training.kinds.class_sums.continued import share_of
 
@@ -108,7 +108,7 @@ class ClassSumsKind(PayOnceKind):
         price = price_of(public)
         steps = any(release.name == DESCENT.name for release in releases_shown(public))
 
-        def train(records: "Records", randomness: Randomness) -> "ClassSumsModel":
+        def train(records: "Records", randomness: Randomness) -> "ReleasedClassSums":
             declared = len(records) if steps else None
             return train_class_sums(
                 records,
@@ -123,18 +123,18 @@ class ClassSumsKind(PayOnceKind):
 
         return train
 
-    def load(self, folder: Path, device: str | None) -> "ClassSumsModel":
+    def load(self, folder: Path, device: str | None) -> "ReleasedClassSums":
         """Read and verify class sums."""
         from dpserve.training.kinds.class_sums.bundle import load_class_sums
 
         return load_class_sums(folder, device, self.certificate_type)
 
-    def classifier(self, model: "ClassSumsModel") -> "Classifier":
+    def classifier(self, model: "ReleasedClassSums") -> "ReleasedClassifier":
         """Return the calibrated head around the released centre."""
-        from dpserve.training.pay_once.classifier import Classifier, calibrated_layer
+        from dpserve.training.pay_once.classifier import ReleasedClassifier, calibrated_layer
 
         head = calibrated_layer(model.weights, model.calibration)
-        return Classifier(model.certificate, model.tensors, (head,), centre=model.mean)
+        return ReleasedClassifier(model.certificate, model.tensors, (head,), centre=model.mean)
 
 
 KIND = ClassSumsKind()

@@ -48,7 +48,7 @@ _OF_STEPS = UnknownNoise(
 
 
 @dataclass(frozen=True, eq=False)
-class ClassSums:
+class ReleasedClassSums:
     """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
 
     calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None.

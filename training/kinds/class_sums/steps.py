@@ -20,7 +20,7 @@ from dpserve.training.fitting.unit_rows import Directions, is_sparse, rows_of
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import Rows, Sums
 from dpserve.training.kinds.class_sums import continued
-from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.class_sums.model import ReleasedClassSums
 from dpserve.training.kinds.class_sums.sums import CentredRows, centre_of, mean_of, sparse_sums_of, sums_of
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import CanaryRun, Coins, columns_of, included_records, one_hot
@@ -46,7 +46,7 @@ class Training:
     """
 
     records: Records
-    model: ClassSums
+    model: ReleasedClassSums
     constants: Floats
     records_declared: int | None = None
     coins: Coins | None = None
@@ -247,7 +247,7 @@ def _canary_rows(columns: int, feature_map: FeatureMap) -> Rows:
 
 
 def begun(
-    model: ClassSums,
+    model: ReleasedClassSums,
     records: Records,
     records_declared: int | None,
     coins: Coins | None,

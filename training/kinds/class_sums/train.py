@@ -13,7 +13,7 @@ from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import check_count
 from dpserve.training.kinds.class_sums import steps
 from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
-from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.class_sums.model import ReleasedClassSums
 from dpserve.training.pay_once import chain
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import Coins
@@ -34,7 +34,7 @@ def train_class_sums(
     *,
     before: tuple[Release, ...] = (),
     certificate_type: type[ClassSumsCertificate] = ClassSumsCertificate,
-) -> ClassSums:
+) -> ReleasedClassSums:
     """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
 
     progress is told how many rows are done, of two passes over them. records_declared: about how many records there
@@ -60,7 +60,7 @@ def train_class_sums(
     except ValueError as error:
         raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
     nothing = np.empty(0)
-    model = ClassSums(certificate, nothing, nothing, feature_map.public_tensors(), Calibration.none(classes))
+    model = ReleasedClassSums(certificate, nothing, nothing, feature_map.public_tensors(), Calibration.none(classes))
     begun = steps.begun(model, records, records_declared, coins, progress)
     model = chain.run(certificate.STEPS, begun, certificate, randomness).model
     return replace(model, certificate=model.certificate.with_canaries(model.canaries))

@@ -12,7 +12,7 @@ from dpserve.training.fields import Several
 from dpserve.training.fitting.network import Activation, Network
 from dpserve.training.kinds.dpsgd.descent import Descent, Optimiser
 from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, grid_step
-from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS, canary_length
+from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS, canary_length
 from dpserve.training.pay_once.calibration import CALIBRATION
 from dpserve.training.pay_once.canaries import CanaryPart, labels_of, moved_alike
 from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
@@ -43,7 +43,7 @@ class DpSgdCertificate(ReleaseCertificate):
         "The sums before noise, intermediate or not, and the times that steps took were seen by nobody.",
     )
 
-    STEPS: ClassVar[tuple[Step, ...]] = (CUTS, CENTRE, STEPS, CALIBRATION, COUNTS)
+    STEPS: ClassVar[tuple[Step, ...]] = (CUTS, CENTRE, NOISY_STEPS, CALIBRATION, COUNTS)
 
     release: Literal["dpsgd"] = "dpsgd"
     assumptions: Several[str] = ASSUMPTIONS
@@ -61,10 +61,10 @@ class DpSgdCertificate(ReleaseCertificate):
     """Each record joins each step with probability sampling_rate, independently of all others."""
     sampling_rate: float
     steps: int
-    clip_norm: float
+    gradient_clip: float
     """No record's gradient, over all layers, is longer than this."""
     noise_multiplier: float
-    """The standard deviation of the noise on every coordinate of a sum, in units of clip_norm, or a little less."""
+    """The standard deviation of the noise on every coordinate of a sum, in units of gradient_clip, or a little less."""
     records_declared: int = Field(ge=1)
     """A public number, near the number of records if training is to go well. Privacy does not rest on it."""
     optimiser: Optimiser
@@ -81,7 +81,7 @@ class DpSgdCertificate(ReleaseCertificate):
     @property
     def step_release(self) -> StepRelease:
         """The private step. Raises ValueError for numbers that describe none."""
-        return StepRelease(self.noise_multiplier, self.sampling_rate, self.clip_norm)
+        return StepRelease(self.noise_multiplier, self.sampling_rate, self.gradient_clip)
 
     @property
     def descent(self) -> Descent:
@@ -102,7 +102,7 @@ class DpSgdCertificate(ReleaseCertificate):
         what is released there is not followed. Its probabilities are 1/C, its gradient in these weights l (1/C - e_y),
         and over all layers, the bias among them, sqrt(l^2 + 1) times as long as 1/C - e_y is. So clipping scales it by
         the same s in every step that it joins. It is longer than records' inputs are, as the worst record would be if
-        it could: the promise is of whatever clipping lets through, and that is nearly clip_norm of its own weights.
+        it could: the promise is of whatever clipping lets through, and that is nearly gradient_clip of its own weights.
         """
         if self.canaries is None:
             return ()
@@ -111,7 +111,7 @@ class DpSgdCertificate(ReleaseCertificate):
         classes, network, release = len(self.classes), self.network, self.step_release
         length = canary_length(self.input_norm)
         whole = math.hypot(length, 1.0) * math.sqrt(1 - 1 / classes)
-        scale = length * min(1.0, self.clip_norm / whole)
+        scale = length * min(1.0, self.gradient_clip / whole)
         direction = np.full(classes, scale / classes)
         direction[0] -= scale
         moved = moved_alike(direction, labels_of(self.canaries.number, classes))
@@ -122,8 +122,8 @@ class DpSgdCertificate(ReleaseCertificate):
         slack += _DEVIATION_ERROR * deviation * math.sqrt(moved.size)
         return (
             CanaryPart(
-                STEPS.name,
-                self.mu_of(STEPS),
+                NOISY_STEPS.name,
+                self.mu_of(NOISY_STEPS),
                 moved,
                 deviation,
                 step,

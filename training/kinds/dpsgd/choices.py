@@ -26,7 +26,7 @@ class Choices:
     learning_rate: float
     hidden: tuple[int, ...] = ()
     activation: Activation = "tanh"
-    clip_norm: float = 1.0
+    gradient_clip: float = 1.0
     input_norm: float = 4.0
     optimiser: Optimiser = "momentum"
     momentum: float = 0.9
@@ -55,7 +55,7 @@ def choices_for(records_declared: int, mu: float, size: int, **made: Any) -> Cho
 
     size: how many parameters there are.
 
-    Let w = learning_rate steps clip_norm / (1 - momentum), how far gradients of full length would take the weights,
+    Let w = learning_rate steps gradient_clip / (1 - momentum), how far gradients of full length would take the weights,
     and r = sqrt(size)/(mu records_declared), which is the length of all noise beside that of all gradients. For a
     linear head w = 18 r^(-4/3), but at most 0.7 mu records_declared, and for a network, which small steps suit
     better, w = 0.3 mu records_declared. Noise throws each weight in proportion to w/(mu records_declared): at 0.7
@@ -84,4 +84,4 @@ def choices_for(records_declared: int, mu: float, size: int, **made: Any) -> Cho
         way = _NETWORK_THROW * reach
     else:
         way = min(_LINEAR_WAY * (reach / math.sqrt(size)) ** _LINEAR_POWER, _LINEAR_THROW * reach)
-    return replace(chosen, learning_rate=way * (1 - chosen.momentum) / (chosen.steps * chosen.clip_norm))
+    return replace(chosen, learning_rate=way * (1 - chosen.momentum) / (chosen.steps * chosen.gradient_clip))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration
     from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
     from dpserve.training.kinds.dpsgd.model import DpSgdModel
-    from dpserve.training.pay_once.classifier import Classifier
+    from dpserve.training.pay_once.classifier import ReleasedClassifier
 
 NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
 """Two ways to an interval can be proved, and neither is worth having.
@@ -48,7 +48,7 @@ class DPSGD(Options):
     sampling_rate: float | None = option(
         None, "The probability with which a record joins a step.", gt=0, le=1, default_text="by rule"
     )
-    step_noise: float | None = option(
+    noise_multiplier: float | None = option(
         None,
         "The noise multiplier of a step.",
         gt=LEAST_NOISE,
@@ -87,11 +87,9 @@ class DpSgdKind(PayOnceKind):
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         made: dict[str, Any] = {"activation": options.activation}
-        for name in ("sampling_rate", "steps", "learning_rate"):
+        for name in ("sampling_rate", "steps", "learning_rate", "gradient_clip"):
             if (value := getattr(options, name)) is not None:
                 made[name] = value
-        if options.gradient_clip is not None:
-            made["clip_norm"] = options.gradient_clip
         hidden = widths(options.hidden)
         network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
         choices = choices_for(job.record_count, mu_for(job.model_price), network.size, hidden=hidden, **made)
@@ -100,7 +98,7 @@ class DpSgdKind(PayOnceKind):
             job.feature_map,
             choices,
             job.model_price,
-            noise_multiplier=options.step_noise,
+            noise_multiplier=options.noise_multiplier,
             before=job.before,
             certificate_type=self.certificate_type,
         )
@@ -152,12 +150,12 @@ class DpSgdKind(PayOnceKind):
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a training by as many steps, as clipped, sampled and noisy."""
         from dpserve.training.kinds.dpsgd.choices import Choices
-        from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS
+        from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         named = {field.name: public[field.name] for field in fields(Choices) if field.name in public}
         paid = {release.name: release.price.rho for release in releases_shown(public)}
-        centre, steps = float(paid.get(CENTRE.name, 0)), float(paid[STEPS.name])
+        centre, steps = float(paid.get(CENTRE.name, 0)), float(paid[NOISY_STEPS.name])
         # A hair less, so that rounding leaves the steps no less than their noise costs.
         share = centre / (centre + steps) * (1 - 1e-6)
         choices = Choices(**named | {"hidden": tuple(public["hidden"]), "centre_share": share})
@@ -172,14 +170,14 @@ class DpSgdKind(PayOnceKind):
 
         return load_dpsgd(folder, device, self.certificate_type)
 
-    def classifier(self, model: "DpSgdModel") -> "Classifier":
+    def classifier(self, model: "DpSgdModel") -> "ReleasedClassifier":
         """Return the calibrated layers around the released centre."""
-        from dpserve.training.pay_once.classifier import Classifier
+        from dpserve.training.pay_once.classifier import ReleasedClassifier
 
         certificate = model.certificate
         (weights, biases), *others = model.layers
         layers = ((weights * certificate.input_norm, biases), *others)
-        return Classifier(certificate, model.tensors, layers, certificate.activation, model.centre)
+        return ReleasedClassifier(certificate, model.tensors, layers, certificate.activation, model.centre)
 
 
 KIND = DpSgdKind()

@@ -111,7 +111,7 @@ class Centre(ModelStep[Training]):
         return replace(state, model=replace(state.model, centre=centre))
 
 
-class Steps(ModelStep[Training]):
+class NoisySteps(ModelStep[Training]):
     """All noisy steps of the descent together: mu-GDP but for a delta of 2^-40, at every epsilon.
 
     A step is a sampled Gaussian (`noisy_step.private_step`), steps are chosen adaptively, and
@@ -122,7 +122,7 @@ class Steps(ModelStep[Training]):
     to is refused, however little below. That the training had this noise is the owner's word (`COMMON_ASSUMPTIONS`):
     the weights are averages of what was released, and lie on no grid that could refute a certificate with twice the
     noise and half the mu. Keeping a noisy sum beside them would not change that: its grid follows from noise_multiplier
-    times clip_norm, and one can be doubled in the certificate while the other is halved.
+    times gradient_clip, and one can be doubled in the certificate while the other is halved.
     """
 
     name = "steps"
@@ -174,7 +174,7 @@ class Steps(ModelStep[Training]):
         return replace(state, model=replace(state.model, parameters=parameters, centre=centre, canaries=run))
 
 
-CENTRE, STEPS = Centre(), Steps()
+CENTRE, NOISY_STEPS = Centre(), NoisySteps()
 
 
 def canary_length(input_norm: float) -> float:
@@ -189,7 +189,7 @@ def _canaries(coins: Coins, certificate: "DpSgdCertificate") -> StepCanaries:
     rows = one_hot(number, sparse=sparse)
     nothing = np.zeros(number)
     inputs = around(rows, nothing, length) if sparse else Rows(Inputs(rows.make, nothing, length))
-    network, clip_norm = Network((number, classes)), certificate.clip_norm
+    network, clip_norm = Network((number, classes)), certificate.gradient_clip
     return StepCanaries(
         included_records(coins, classes, number),
         inputs,
@@ -215,7 +215,7 @@ def temperature(certificate: "DpSgdCertificate") -> float:
     """
     if certificate.optimiser != "momentum":
         return 1.0
-    each = noise_of_weights(certificate.descent, certificate.noise_multiplier * certificate.clip_norm)
+    each = noise_of_weights(certificate.descent, certificate.noise_multiplier * certificate.gradient_clip)
     if certificate.hidden:
         length, most = math.sqrt(certificate.hidden[-1]), math.log(len(certificate.classes))
     else:

@@ -11,7 +11,7 @@ from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.certificate import Declared
 from dpserve.training.errors import TrainingError
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.features.rows import Features
+from dpserve.training.features.rows import MappedRows
 from dpserve.training.fields import NAME
 from dpserve.training.fitting.network import check_shards
 from dpserve.training.fitting.unit_rows import Directions
@@ -69,7 +69,7 @@ def certify(
     try:
         numbers = PublicNumbers(len(declared.classes), recipe.feature_map, choices.records_declared, choices)
         releases = chain.divided(recipe.certificate_type.STEPS, recipe.price, numbers)
-        mu = next(release.mu for release in releases if release.name == steps.STEPS.name)
+        mu = next(release.mu for release in releases if release.name == steps.NOISY_STEPS.name)
         certificate = recipe.certificate_type.fresh(
             recipe.name,
             declared,
@@ -107,7 +107,7 @@ def _noise(recipe: DpSgdRecipe, mu: float) -> float:
 
 def directions_of(X: Floats, feature_map: FeatureMap) -> Floats:
     """Return the records' rows, mapped and of length 1 or a hair less: (n, D), each a function of its record alone."""
-    return Directions(Features(feature_map))(X)
+    return Directions(MappedRows(feature_map))(X)
 
 
 def train_dpsgd(

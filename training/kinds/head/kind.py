@@ -17,7 +17,7 @@ from dpserve.training.kinds.figures import Figures, convexified_figures, feature
 from dpserve.training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
 from dpserve.training.kinds.kind import Ability, Job, MeteredKind
 from dpserve.training.kinds.likeness import Likeness, head_likeness
-from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.kinds.planned import PlannedOption, PlanTerms
 from dpserve.training.kinds.shared_options import LAMBDA, TOLERANCE
 from dpserve.training.options import Options, declared, option
 
@@ -119,7 +119,7 @@ class HeadKind(MeteredKind):
         """Return the sensitivity of its logits."""
         return certificate.weight_sensitivity * NORM_BOUND
 
-    def settings(self, option: PlannedOption, plan: Plan) -> Head:
+    def settings(self, option: PlannedOption, plan: PlanTerms) -> Head:
         """Return the Lambda that suits the price of an answer."""
         return Head(**option.settings, lam=rules.strong_convexity(mu_for(plan.share)))
 

@@ -4,7 +4,7 @@ from dpserve.mechanisms.randomness import NoiseKey
 from dpserve.training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate, derive
 from dpserve.training.errors import DataError, TrainingError
 from dpserve.training.exact.quantised import quantised
-from dpserve.training.features.rows import Features
+from dpserve.training.features.rows import MappedRows
 from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
 from dpserve.training.fitting.objective import RegularisedCrossEntropy
 from dpserve.training.fitting.solver import Objective, OnNorm, minimise
@@ -23,7 +23,7 @@ def train_head(records: Records, recipe: Recipe, lineage: str, progress: OnNorm 
     """
     tensors = recipe.feature_map.public_tensors()
     classes = len(records.declaration.classes)
-    rows = Rows(Features(recipe.feature_map, sparse=True))
+    rows = Rows(MappedRows(recipe.feature_map, sparse=True))
     size, convexity = (classes, recipe.feature_map.dimension), recipe.convexity
     objective: Objective
     if convexity is None:

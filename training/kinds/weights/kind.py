@@ -11,7 +11,7 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.head.kind import Head, convexified_limitation, recipe_for
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from dpserve.training.kinds.likeness import Likeness, bought_before, head_likeness, price_of
-from dpserve.training.kinds.planned import Plan, PlannedOption
+from dpserve.training.kinds.planned import PlannedOption, PlanTerms
 from dpserve.training.kinds.shared_options import CANARIES
 from dpserve.training.options import Options
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration, Records
     from dpserve.training.kinds.weights.certificate import WeightsCertificate
     from dpserve.training.kinds.weights.model import ReleasedWeights
-    from dpserve.training.pay_once.classifier import Classifier
+    from dpserve.training.pay_once.classifier import ReleasedClassifier
 
 
 class Weights(Head):
@@ -76,7 +76,7 @@ class WeightsKind(PayOnceKind):
 
         return PLANNED
 
-    def settings(self, option: PlannedOption, plan: Plan) -> Weights:
+    def settings(self, option: PlannedOption, plan: PlanTerms) -> Weights:
         """Return the Lambda that suits the price."""
         return Weights(**option.settings, lam=rules.strong_convexity(mu_for(plan.share)))
 
@@ -120,12 +120,12 @@ class WeightsKind(PayOnceKind):
 
         return load_weights(folder, device, self.certificate_type)
 
-    def classifier(self, model: "ReleasedWeights") -> "Classifier":
+    def classifier(self, model: "ReleasedWeights") -> "ReleasedClassifier":
         """Return the calibrated head."""
-        from dpserve.training.pay_once.classifier import Classifier, calibrated_layer
+        from dpserve.training.pay_once.classifier import ReleasedClassifier, calibrated_layer
 
         head = calibrated_layer(model.weights, model.calibration)
-        return Classifier(model.certificate, model.tensors, (head,))
+        return ReleasedClassifier(model.certificate, model.tensors, (head,))
 
 
 KIND = WeightsKind()

@@ -51,7 +51,7 @@ class Training:
         return replace(self, model=replace(self.model, calibration=calibration))
 
 
-class Weights(ModelStep[Training]):
+class NoisyWeights(ModelStep[Training]):
     """W + N(0, sigma^2 I): the noise of `dpserve.mechanisms.gaussian_vector`, for the sensitivity of the head's weights
     (`dpserve.training.bundles.certificate.derive`): mu-GDP.
 
@@ -80,4 +80,4 @@ class Weights(ModelStep[Training]):
         return replace(state, model=replace(state.model, released=released, canaries=run))
 
 
-WEIGHTS = Weights()
+WEIGHTS = NoisyWeights()

@@ -22,7 +22,7 @@ from dpserve.training.features.maps import Fourier
 from dpserve.training.fitting.unit_rows import GRID, grid_terms, unit
 from dpserve.training.inputs.sums import MOST_RECORDS, ROWS, of_rows
 from dpserve.training.kinds.class_sums.bundle import save_class_sums
-from dpserve.training.kinds.class_sums.model import ClassSums
+from dpserve.training.kinds.class_sums.model import ReleasedClassSums
 from dpserve.training.kinds.class_sums.steps import CENTRE, TOTALS
 from dpserve.training.kinds.class_sums.sums import centre_of, mean_of, sums_of
 from dpserve.training.kinds.class_sums.train import train_class_sums
@@ -157,7 +157,7 @@ def test_a_bundle_answers_each_row_the_same_whatever_is_beside_it(tmp_path):
     assert isinstance(model, ReleasedModel)
     saved = save_class_sums(tmp_path / "bundle", model)
     loaded = load_model(tmp_path / "bundle")
-    assert isinstance(loaded, ClassSums)
+    assert isinstance(loaded, ReleasedClassSums)
     assert loaded.certificate == saved
     X = np.random.default_rng(0).uniform(-1, 2, (9, 7))
     answers = loaded.probabilities(X)

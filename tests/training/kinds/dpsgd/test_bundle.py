@@ -22,7 +22,7 @@ from dpserve.training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_r
 from dpserve.training.kinds.dpsgd.choices import Choices, choices_for
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
-from dpserve.training.kinds.dpsgd.steps import CENTRE, STEPS, temperature
+from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS, temperature
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, train_dpsgd
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.calibration import CALIBRATION
@@ -58,7 +58,7 @@ def model() -> DpSgdModel:
 def test_the_cost_is_that_of_centre_steps_and_calibration_and_is_derived_again(model):
     certificate = model.certificate
     cost = Cost.parse(certificate.cost)
-    steps_mu = certificate.mu_of(STEPS)
+    steps_mu = certificate.mu_of(NOISY_STEPS)
     assert [release.name for release in certificate.releases] == ["centre", "steps", "calibration"]
     assert cost.losses == (
         GaussianLoss(certificate.mu_of(CENTRE)),
@@ -76,12 +76,12 @@ def test_the_cost_is_that_of_centre_steps_and_calibration_and_is_derived_again(m
 def test_without_a_centre_the_steps_get_all_but_the_calibration():
     certificate = certify(recipe(choices=replace(CHOICES, centre_share=0.0)), *SHOWN)
     assert certificate.release_of(CENTRE) is None
-    assert certificate.mu_of(STEPS) ** 2 + certificate.mu_of(CALIBRATION) ** 2 == pytest.approx(1.0)
+    assert certificate.mu_of(NOISY_STEPS) ** 2 + certificate.mu_of(CALIBRATION) ** 2 == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("price", [10**9, 3 * 10**9, 10**10, 10**12])
 def test_shares_stay_within_the_price(price):
-    releases = divided((CENTRE, STEPS), price, PublicNumbers(2, IDENTITY, choices=CHOICES))
+    releases = divided((CENTRE, NOISY_STEPS), price, PublicNumbers(2, IDENTITY, choices=CHOICES))
     assert len(releases) == 1 + (price >= 2_000_002_000)
     assert composed(releases).rho <= price * 1e-12
 
@@ -150,7 +150,7 @@ def test_every_map_and_depth_makes_a_bundle(feature_map, hidden, tmp_path: Path)
         ("cost", "approximate-gaussian:0.5:9e-13"),
         ("assumptions", []),
         ("hidden", [7]),
-        ("clip_norm", 0.0),
+        ("gradient_clip", 0.0),
     ],
 )
 def test_a_certificate_that_does_not_hold_is_refused(model, tmp_path: Path, field, value):
@@ -254,7 +254,7 @@ def test_where_weights_are_few_the_rule_goes_no_further_than_noise_throws_them()
     """As Adult at epsilon 3, where longer steps swing from side to side."""
     mu = gaussian_mu(3.0, 1e-5)
     choices = choices_for(27_000, mu, 218)
-    way = choices.learning_rate * choices.steps * choices.clip_norm / (1 - choices.momentum)
+    way = choices.learning_rate * choices.steps * choices.gradient_clip / (1 - choices.momentum)
     assert way == pytest.approx(0.7 * mu * 27_000)
     assert choices.learning_rate < 10
 
@@ -324,7 +324,7 @@ def test_the_fewer_records_there_are_the_larger_is_the_share_of_the_centre():
     assert shares == pytest.approx([0.19, 0.05 * (250 / 150) ** 2, 0.05 * (250 / 200) ** 2, 0.05, 0.05])
     assert choices_for(600, mu, 500, centre_share=0.1).centre_share == 0.1
     few = certify(recipe(choices=choices_for(100, 1.0, 8)), *SHOWN)
-    centre, steps = (few.mu_of(step) ** 2 for step in (CENTRE, STEPS))
+    centre, steps = (few.mu_of(step) ** 2 for step in (CENTRE, NOISY_STEPS))
     assert centre / (centre + steps) == pytest.approx(0.19, rel=1e-3)
 
 
