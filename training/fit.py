@@ -139,7 +139,7 @@ def check_abilities(request: Request, *, unit: str | None, on_ray: bool = False)
         if is_asked and (lack := request.limitation(ability)):
             raise WrongOption(field, lack)
     if on_ray and (request.declared_blocks or has_encoder or makes_sets):
-        raise WrongOption("engine", "takes no blocks, encoder or prediction sets")
+        raise WrongOption("engine", "has no blocks, encoder or prediction sets")
 
 
 def fit(
