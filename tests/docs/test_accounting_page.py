@@ -46,6 +46,7 @@ def transcript(tmp_path_factory):
     return folder, [(command, expected, printed(command, folder)) for command, expected in commands(PAGE.read_text())]
 
 
+@pytest.mark.slow
 def test_every_command_prints_what_the_page_says(transcript):
     folder, ran = transcript
     assert len(ran) >= 10

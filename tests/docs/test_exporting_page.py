@@ -12,6 +12,8 @@ from tests.dpserve.test_exporting import CSV, ROWS, SUMS, TRAIN
 
 from .test_shown_commands import DOCS, shown_commands
 
+pytestmark = pytest.mark.slow
+
 PAGE = DOCS / "exporting.md"
 
 

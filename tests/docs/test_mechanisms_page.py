@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from dpserve.mechanisms.mechanism import PriceForm
 from dpserve.mechanisms.registry import all_mechanisms
 from dpserve.training.kinds.planned import UNLIMITED
@@ -16,6 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "mechanisms.md"
 
 
+@pytest.mark.slow
 def test_every_command_prints_what_the_page_says(tmp_path):
     ran = [(command, expected, printed(command, tmp_path)) for command, expected in commands(PAGE.read_text())]
     assert len(ran) == 3

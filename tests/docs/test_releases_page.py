@@ -20,6 +20,7 @@ def ran(tmp_path_factory):
         yield reader, found
 
 
+@pytest.mark.slow
 def test_every_command_prints_what_the_page_says(ran):
     _, found = ran
     assert len(found) >= 1
@@ -27,6 +28,7 @@ def test_every_command_prints_what_the_page_says(ran):
         assert matches(expected, said), command + "\n" + "\n".join(said)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_pays_once(ran):
     reader, found = ran
     (next_step,) = [

@@ -213,7 +213,7 @@ def reader(tmp_path_factory):
         rows = [(generator.integers(0, 120), generator.integers(0, 50)) for _ in range(300)]
         lines = [f"{age},{dose},{'ill' if age + 2 * dose > 110 else 'well'}" for age, dose in rows]
         (found.folder / "own.csv").write_text("\n".join(["age,dose,outcome", *lines]) + "\n")
-        X = generator.uniform(size=(300, 6))
+        X = generator.uniform(size=(60, 6))
         np.savez(found.folder / "FILE.npz", X=X, y=np.array(["a", "b", "c"])[X[:, :3].argmax(axis=1)])
         pasted(
             found,
@@ -237,6 +237,7 @@ def served(reader, command):
     return f"http://127.0.0.1:{reader.environment['DPSERVE_PORT']}"
 
 
+@pytest.mark.slow
 def test_the_page_on_deploying_on_one_service(reader):
     serve, *others = to_run()["deploying.md"]
     served(reader, shlex.join(serve).replace("/bundle", "bundle"))
@@ -256,6 +257,7 @@ def stop(reader):
     reader.background.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "place", "given", "says"),
     [
