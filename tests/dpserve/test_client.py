@@ -3,7 +3,9 @@
 import asyncio
 import http.server
 import inspect
+import itertools
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,14 +21,52 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer, log_loss, roc_auc_score
 from sklearn.model_selection import cross_val_score
 
+import dpserve
 from dpserve import AsyncClient, BudgetExhausted, Client, ServiceError
 
+from .conftest import CommandLine
+
+COUNT = itertools.count()
 ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0], [50.0, 20000.0]])
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, trained):
+    """The command line beside a service of two models of one lineage, the second with its classes the other way round.
+
+    Its `address` is all that tests need of the service: their clients are their own.
+    """
+    found = CommandLine(shutil.copytree(trained, tmp_path_factory.mktemp("client") / "owner"))
+    found(*[word.replace("no,yes", "yes,no") for word in found.train], "--data", "own.csv", "--out", "turned")
+    budget = ("--epsilon", 3, "--delta", 1e-6, "--price", "rho:0.001")
+    process, found.address = found.start(
+        "model", "turned", "--default", "model", "--port", 0, "--largest-batch", 11, *budget
+    )
+    yield found
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    found.end()
+    assert "Traceback" not in errors
+
+
+@pytest.fixture(scope="module")
+def service(shared):
+    return shared.address
+
+
 @pytest.fixture
-def key(run, service):
-    return run("clients", "add", "alice", "--rho", 0.0105, "--delta", 1e-6).stdout.strip()
+def add(shared):
+    """Add a client, and return its key."""
+
+    def added(rho):
+        return shared("clients", "add", f"client-{next(COUNT)}", "--rho", rho, "--delta", 1e-6).stdout.strip()
+
+    return added
+
+
+@pytest.fixture
+def key(add):
+    return add(0.0105)
 
 
 def test_it_predicts_and_knows_its_budget(service, key):
@@ -65,16 +105,10 @@ def test_exhaustion_says_whose_budget_and_by_how_much(service, key):
         assert client.budget()["queries_left"] == 10
 
 
-def test_larger_arrays_go_in_batches(run, bundle):
-    process, address = run.start(
-        bundle, "--port", 0, "--rho", 1, "--delta", 1e-6, "--price", "rho:0.001", "--largest-batch", 2
-    )
-    key = run("clients", "add", "bob", "--rho", 0.5, "--delta", 1e-6).stdout.strip()
-    with Client(address, key) as client:
-        X = np.column_stack([np.arange(7.0), np.arange(7.0)])
-        assert client.predict_proba(X).shape == (7, 2)
-    process.terminate()
-    process.communicate(timeout=60)
+def test_larger_arrays_go_in_batches(service, add):
+    with Client(service, add(0.05)) as client:
+        assert client.predict_proba(np.column_stack([np.arange(14.0), np.arange(14.0)])).shape == (14, 2)
+        assert client.budget()["queries_left"] == 36
 
 
 def test_wrong_input_is_refused_before_it_is_sent_or_by_the_service(service, key):
@@ -95,44 +129,35 @@ def test_wrong_input_is_refused_before_it_is_sent_or_by_the_service(service, key
 class Frame:
     """A data frame as far as the client looks: columns with names, and values."""
 
-    def __init__(self, columns, rows):
-        self.columns, self.rows = columns, rows
+    def __init__(self, names, columns):
+        self.columns, self.values = names, columns
 
     def __array__(self, dtype=None, copy=None):
-        return np.array(self.rows, dtype=dtype)
+        return np.array(self.values, dtype=dtype).T
 
 
-def test_columns_of_a_data_frame_are_matched_by_name(service, key):
+@pytest.mark.parametrize(
+    "made", [pd.DataFrame, pl.DataFrame, pa.table, lambda named: Frame([*named], [*named.values()])]
+)
+def test_columns_of_a_data_frame_are_matched_by_name(service, key, made):
+    frame = made({"income": ROWS[:, 1], "age": ROWS[:, 0]})
+    by_name = [{"income": income, "age": age} for age, income in ROWS]
     with Client(service, key) as client:
         expected = client.predict_proba(ROWS)
-        swapped = Frame(["income", "age"], ROWS[:, ::-1])
-        np.testing.assert_array_equal(client.predict_proba(swapped), expected)
-        assert client.quote(swapped)["cost"] == 0
+        for rows in (frame, by_name, Frame(range(2), ROWS.T)):
+            np.testing.assert_array_equal(client.predict_proba(rows), expected)
+        assert client.quote(frame)["cost"] == 0
         assert client.budget()["queries_left"] == 7
-
-
-@pytest.mark.parametrize("made", [pd.DataFrame, pl.DataFrame, pa.table])
-def test_every_kind_of_data_frame_is_matched_by_name(service, key, made):
-    frame = made({"income": ROWS[:, 1], "age": ROWS[:, 0]})
-    with Client(service, key) as client:
-        np.testing.assert_array_equal(client.predict_proba(frame), client.predict_proba(ROWS))
-        by_name = [{"income": income, "age": age} for age, income in ROWS]
-        np.testing.assert_array_equal(client.predict_proba(by_name), client.predict_proba(ROWS))
-
-
-def test_numbered_columns_are_taken_in_their_order(service, key):
-    with Client(service, key) as client:
-        np.testing.assert_array_equal(client.predict_proba(Frame(range(2), ROWS)), client.predict_proba(ROWS))
 
 
 def test_a_data_frame_with_other_columns_is_refused_before_anything_is_sent(service, key):
     with Client(service, key) as client:
         with pytest.raises(ValueError, match="should match those that were passed during fit") as refusal:
-            client.predict_proba(Frame(["age", "Income", "id"], np.column_stack([ROWS, ROWS[:, 0]])))
+            client.predict_proba(Frame(["age", "Income", "id"], [*ROWS.T, ROWS[:, 0]]))
         assert "unseen at fit time:\n- Income\n- id\n" in str(refusal.value)
         assert "yet now missing:\n- income\n" in str(refusal.value)
         with pytest.raises(ValueError, match="more than once:\n- age\n"):
-            client.predict_proba(Frame(["age", "income", "age"], np.column_stack([ROWS, ROWS[:, 0]])))
+            client.predict_proba(Frame(["age", "income", "age"], [*ROWS.T, ROWS[:, 0]]))
         with pytest.raises(ValueError, match="yet now missing:\n- income\n"):
             client.predict_proba([{"age": 1.0}])
         assert client.budget()["queries_left"] == 10
@@ -169,21 +194,14 @@ def test_values_beyond_the_bounds_are_drawn_back_on_demand(service, key):
         assert client.budget()["queries_left"] == 9
 
 
-def test_the_package_names_its_client_where_completion_looks():
-    program = (
-        "import dpserve; print(*dir(dpserve)); import sys; "
-        "print([name for name in ('httpx', 'numpy', 'sklearn', 'torch', 'fastapi', 'pyarrow') if name in sys.modules])"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert said[0].split() == [
-        "Answers", "AsyncClient", "AutoFeatures", "BinFeatures", "Blocks", "Boolean", "BudgetExhausted", "ClassSums",
-        "Client", "DPSGD", "Date", "Datetime", "EncoderFeatures", "FourierFeatures", "Head", "HogFeatures",
-        "HogFourierFeatures", "IdentityFeatures", "Integer", "Levels", "Lineage", "Number", "PrivacyWarning",
-        "PrivateClassifier", "QuantileFeatures", "Schema", "ServiceError", "Text", "Weights", "plan",
-    ]  # fmt: skip
-    assert said[1] == "[]"
+def test_the_package_names_its_client_where_completion_looks_and_loads_it_when_it_is_used():
+    names = ("httpx", "numpy", "sklearn", "torch", "fastapi", "pyarrow")
+    program = f"import sys, dpserve; print(*dir(dpserve)); print(*[name for name in {names} if name in sys.modules])\n"
+    program += "dpserve.Client; print('sklearn' in sys.modules)\n"
+    program += "dpserve.PrivateClassifier; print('torch' in sys.modules, 'fastapi' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [" ".join(sorted(dpserve.__all__)), "", "False", "False False"]
+    assert {"Client", "AsyncClient", "PrivateClassifier", "plan"} <= set(dpserve.__all__)
 
 
 def test_what_cannot_be_a_key_or_a_url_is_refused_without_repeating_the_key(service):
@@ -202,13 +220,9 @@ def test_a_client_shows_whom_it_asks_and_not_its_key():
     assert repr(Client("http://host:8000", "dp_secret", model="b")) == "Client('http://host:8000', model='b')"
 
 
-def test_a_key_read_from_a_file_may_end_in_a_newline(service, key):
-    with Client(service, key + "\n") as client:
-        assert client.budget()["queries_left"] == 10
-
-
 def test_refusals_can_be_pickled(service, key):
-    with Client(service, key) as client, pytest.raises(BudgetExhausted) as refusal:
+    from_a_file = key + "\n"
+    with Client(service, from_a_file) as client, pytest.raises(BudgetExhausted) as refusal:
         client.predict_proba(np.column_stack([np.arange(11.0), np.arange(11.0)]))
     again = pickle.loads(pickle.dumps(refusal.value))
     assert (type(again), str(again), again.scope, again.cost) == (
@@ -219,14 +233,15 @@ def test_refusals_can_be_pickled(service, key):
     )
 
 
-def test_to_scikit_learn_it_is_a_fitted_classifier(run):
-    declared = [word.replace("no,yes", "yes,no") for word in run.train]  # not the order that metrics take for granted
-    run(*declared, "--data", "own.csv", "--out", "model")
-    process, address = run.start("model", "--port", 0, "--rho", 2, "--delta", 1e-6, "--price", "rho:0.1")
-    key = run("clients", "add", "alice", "--rho", 2, "--delta", 1e-6).stdout.strip()
+def test_to_scikit_learn_it_is_a_fitted_classifier(service, add):
+    """Of a model whose classes are not in the order that metrics take for granted."""
+    key = add(0.02)
     X = np.array([[21.0, 1000.0], [35.0, 15000.0], [60.0, 40000.0], [78.0, 58000.0]])
     y = np.array(["no", "no", "yes", "yes"])
-    with Client(address, key) as plain, Client(address, key, sorted_classes=True) as client:
+    with (
+        Client(service, key, model="turned") as plain,
+        Client(service, key, model="turned", sorted_classes=True) as client,
+    ):
         np.testing.assert_array_equal(client.predict_proba(X), plain.predict_proba(X)[:, ::-1])
         np.testing.assert_array_equal(client.predict(X), plain.predict(X))
         with pytest.raises(ValueError, match=r"classes are yes, no, .* sorted_classes=True"):
@@ -241,14 +256,6 @@ def test_to_scikit_learn_it_is_a_fitted_classifier(run):
         assert CalibrationDisplay.from_estimator(client, X, y, pos_label="yes").y_prob.tolist() == of_yes.tolist()
         assert len(cross_val_score(FrozenEstimator(client), X, y, cv=2)) == 2
         assert client.budget()["queries_left"] == 16  # each row was paid for once, whoever asked for it
-    process.terminate()
-    process.communicate(timeout=60)
-
-
-def test_a_client_does_not_wait_for_scikit_learn():
-    loaded = "import sys, dpserve; dpserve.Client; print(any(name.startswith('sklearn') for name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_a_wrong_key_and_a_dead_service(service):

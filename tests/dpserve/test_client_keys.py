@@ -47,9 +47,17 @@ def test_keys_are_added_rotated_and_taken_away(run, service):
     assert [predict_status(service, key) for key in (first, third)] == [401, 200]
     assert "alice has no API key" in run.fails("clients", "remove-key", "alice", first_id)
     run("ledger", "verify")
+    assert "already has a client" in run.fails("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6)
+    run("clients", "revoke", "alice")
+    listed = run("clients", "list").stdout
+    assert "revoked" in listed
+    assert not [key for key in (first, third) if key in listed]
+    assert budget_status(service, third) == 401
+    assert "no client 'bob'" in run.fails("clients", "revoke", "bob")
 
 
-def test_invalid_arguments_are_refused(run, service):
+def test_invalid_arguments_are_refused(run, bundle):
+    run("lineage", "set-budget", bundle, "--epsilon", 3, "--delta", 1e-6)
     said = run("clients", "add", "alice", "--rho", 0.05, "--delta", 1e-6, "--scope", "write", status=2).stderr
     assert "--scope" in said
     assert "'predict' or 'budget-read'" in said

@@ -75,12 +75,11 @@ def refuses(address):
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (signal.SIGTERM, ()),
-        (signal.SIGTERM, ("--no-admin",)),
-        (signal.SIGTERM, ("--workers", 2)),
-        (signal.SIGINT, ()),
+        pytest.param(signal.SIGTERM, (), id="a lone process"),
+        pytest.param(signal.SIGTERM, ("--workers", 2), id="two workers"),
+        pytest.param(signal.SIGTERM, ("--no-admin",), id="no owner's port", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, (), id="another signal", marks=pytest.mark.slow),
     ],
-    ids=["a lone process", "no owner's port", "two workers", "another signal"],
 )
 def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run, bundle, store, number, words):
     run.environment["DPSERVE_LEDGER"] = store.url
