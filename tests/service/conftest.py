@@ -1,10 +1,12 @@
 """A real service over real HTTP with a real embedded ledger, in a thread of the test."""
 
 import asyncio
+import itertools
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -36,6 +38,7 @@ from dpserve.training.kinds.head.train import train_head
 from dpserve.training.purchases import model_purchase
 from tests.service.people import head_on_columns
 
+TESTS = itertools.count()
 LARGEST_BATCH = 50
 LARGEST_BODY = 20_000
 DELTA = 1e-6
@@ -84,6 +87,8 @@ class RunningService:
     loop: asyncio.AbstractEventLoop
     metrics: Metrics
     clients: list[httpx.Client] = field(default_factory=list)
+    of_test: str = ""
+    """The end of the names of a test's own clients, where several tests share the service."""
 
     def counts(self):
         return [self.metrics.registry]
@@ -94,17 +99,25 @@ class RunningService:
     def add_client(self, name="alice", rho=1.0, accepts="gaussian"):
         key = new_api_key()
         budget = Budget.from_rho(rho, DELTA, accepts)
-        lineage = self.predictor.lineage
+        lineage, name = self.predictor.lineage, self.named(name)
         self.call(self.ledger.acting("owner").add_client(lineage, name, budget, key_digest(key), time=time.time()))
         return key
 
+    def named(self, name="alice"):
+        """Return the whole name of a client of this test's."""
+        return name + self.of_test
+
     def spent(self, name="alice"):
-        return self.call(self.ledger.client(self.predictor.lineage, name)).spent
+        return self.call(self.ledger.client(self.predictor.lineage, self.named(name))).spent
 
     def http(self, key=None):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.clients.append(httpx.Client(base_url=self.url, headers=headers, timeout=60))
+        self.clients.append(httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=False))
         return self.clients[-1]
+
+    def close_clients(self):
+        for client in self.clients:
+            client.close()
 
 
 class Starter:
@@ -216,8 +229,7 @@ class Starter:
 
     def stop(self):
         for service in self._services:
-            for client in service.clients:
-                client.close()
+            service.close_clients()
         for server, thread in self._running:
             server.should_exit = True
             thread.join(60)
@@ -239,8 +251,22 @@ def start_for_module(tmp_path_factory):
     starter.stop()
 
 
+@pytest.fixture(scope="module")
+def shared_service(start_for_module, head) -> RunningService:
+    return start_for_module(head)
+
+
 @pytest.fixture
-def service(start, head) -> RunningService:
+def service(shared_service) -> Iterator[RunningService]:
+    """A service that a module shares, as a test with clients of its own sees it."""
+    found = replace(shared_service, clients=[], of_test=f"-{next(TESTS)}")
+    yield found
+    found.close_clients()
+
+
+@pytest.fixture
+def own_service(start, head) -> RunningService:
+    """A service of the test's own, for what is counted or listed of all clients."""
     return start(head)
 
 

@@ -12,22 +12,18 @@ from .conftest import KEY, METRICS_KEY
 from .test_http import PRICE, ROW, problem
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/api/lineages",
-        "/api/lineages/colours-lineage/clients",
-        "/api/lineages/colours-lineage/receipts",
-        "/api/lineages/colours-lineage/models",
-        "/api/models",
-        "/metrics",
-    ],
-)
-def test_nothing_is_told_without_the_admin_key(service, owner, path):
+@pytest.fixture
+def service(own_service):
+    return own_service
+
+
+def test_nothing_is_told_without_the_admin_key(service, owner):
     client_key = service.add_client()
-    for header in ({}, {"Authorization": f"Bearer {client_key}"}, {"Authorization": f"Basic {KEY}"}):
-        owner.headers.pop("Authorization", None)
-        problem(owner.get(path, headers=header), 401, "unauthenticated")
+    owner.headers.pop("Authorization", None)
+    own = [f"/api/lineages/colours-lineage/{each}" for each in ("clients", "receipts", "models")]
+    for path in ("/api/lineages", *own, "/api/models", "/metrics"):
+        for header in ({}, {"Authorization": f"Bearer {client_key}"}, {"Authorization": f"Basic {KEY}"}):
+            problem(owner.get(path, headers=header), 401, "unauthenticated")
 
 
 def test_two_credentials_are_refused(owner):

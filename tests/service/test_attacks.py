@@ -16,6 +16,11 @@ LARGE_FILE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture
+def service(own_service):
+    return own_service
+
+
+@pytest.fixture
 def impatient(start, head):
     """A service that waits for a body for a twentieth of a second."""
     return start(head, options=HttpOptions(seconds_for_body=0.05))

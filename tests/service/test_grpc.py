@@ -78,6 +78,14 @@ def opened(service):
     port.close()
 
 
+@pytest.fixture
+def alone(own_service):
+    """A port beside a service of the test's own, whose ledger it breaks or whose counts it reads."""
+    port = Opened(own_service)
+    yield port
+    port.close()
+
+
 def call(opened, method, request, answer, key=None, **more):
     """Call a method by hand; return its answer, or the error."""
     metadata = [] if key is None else [("authorization", f"Bearer {key}"), *more.pop("metadata", ())]
@@ -192,13 +200,6 @@ def test_messages_that_are_none_or_lack_what_is_needed_are_refused(opened):
     assert opened.service.spent() == 0
 
 
-def test_a_message_over_the_limit_never_arrives(opened):
-    key = opened.service.add_client()
-    error = call(opened, "ModelInfer", message([[0.5] * 4] * 3000), service_pb2.ModelInferResponse, key)
-    assert error.code() is StatusCode.RESOURCE_EXHAUSTED
-    assert opened.service.spent() == 0
-
-
 def test_who_asks_is_checked_as_over_http(opened):
     assert opened.refused([ROW], "no-such-key") == str(StatusCode.UNAUTHENTICATED)
     error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse)
@@ -245,18 +246,18 @@ def test_an_idempotency_key_is_for_one_request(opened):
     assert opened.service.spent() == PRICE
 
 
-def test_a_ledger_that_is_gone_is_unavailable(opened):
-    service = opened.service
+def test_a_ledger_that_is_gone_is_unavailable(alone):
+    service = alone.service
     key = service.add_client()
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
     service.call(service.ledger.store.command("DEL", name))
-    assert opened.refused([ROW], key) == str(StatusCode.UNAVAILABLE)
-    assert not opened.client.is_server_ready()
+    assert alone.refused([ROW], key) == str(StatusCode.UNAVAILABLE)
+    assert not alone.client.is_server_ready()
 
 
-def test_calls_are_counted_with_the_model(opened):
-    opened.infer([ROW], opened.service.add_client())
-    (registry,) = opened.service.counts()
+def test_calls_are_counted_with_the_model(alone):
+    alone.infer([ROW], alone.service.add_client())
+    (registry,) = alone.service.counts()
     labels = {"route": f"/{SERVICE}/ModelInfer", "model": "colours", "status": "200"}
     assert registry.get_sample_value("dpserve_requests_total", labels) == 1
     assert registry.get_sample_value("dpserve_rows_total", {"model": "colours", "outcome": "charged"}) == 1
@@ -285,16 +286,18 @@ def refusals(opened, kind, model="colours"):
     return registry.get_sample_value("dpserve_refusals_total", {"model": model, "type": kind})
 
 
-def test_a_message_over_the_limit_is_counted(opened):
-    key = opened.service.add_client()
-    call(opened, "ModelInfer", message([[0.5] * 4] * 3000), service_pb2.ModelInferResponse, key)
-    until(lambda: refusals(opened, "body-too-large", ""), 1)
+def test_a_message_over_the_limit_never_arrives_and_is_counted(alone):
+    key = alone.service.add_client()
+    error = call(alone, "ModelInfer", message([[0.5] * 4] * 3000), service_pb2.ModelInferResponse, key)
+    assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+    until(lambda: refusals(alone, "body-too-large", ""), 1)
+    assert alone.service.spent() == 0
 
 
-def test_a_method_that_there_is_not_is_counted_under_no_name_of_the_callers(opened):
-    error = call(opened, "Chosen", b"", service_pb2.ServerLiveResponse)
+def test_a_method_that_there_is_not_is_counted_under_no_name_of_the_callers(alone):
+    error = call(alone, "Chosen", b"", service_pb2.ServerLiveResponse)
     assert problem_of(error)[0] is StatusCode.UNIMPLEMENTED
-    (registry,) = opened.service.counts()
+    (registry,) = alone.service.counts()
     labels = {"route": "other", "model": "", "status": "501"}
     until(lambda: registry.get_sample_value("dpserve_requests_total", labels), 1)
 
@@ -360,18 +363,12 @@ def _nothing_until(event):
     yield b""
 
 
-METHODS = [
-    "ModelInfer",
-    "ModelReady",
-    "ModelMetadata",
-    "ServerLive",
-    "ServerReady",
-    "ServerMetadata",
-    "RepositoryIndex",
-]
+ALSO = ("ModelReady", "ModelMetadata", "ServerReady", "ServerMetadata", "RepositoryIndex")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["ModelInfer", "ServerLive", *(pytest.param(each, marks=pytest.mark.slow) for each in ALSO)]
+)
 def test_idle_calls_of_strangers_hold_up_neither_clients_nor_health(service, method):
     """With room for four messages, and many more calls than that."""
     opened = Opened(service, together=4 * LONGEST)
@@ -469,7 +466,8 @@ def test_a_question_that_costs_nothing_has_no_long_message(opened):
     assert problem_of(error)[0] is StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_span_says_how_the_call_ended(service):
+def test_a_span_says_how_the_call_ended(own_service):
+    service = own_service
     provider, exporter = traced()
     opened = Opened(service, spans=RequestSpans(provider))
     opened.infer([ROW], service.add_client())

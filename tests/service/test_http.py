@@ -137,7 +137,8 @@ def test_negative_zero_is_the_same_row(service):
     assert service.spent() == PRICE
 
 
-def test_two_clients_get_one_answer_and_both_pay_and_the_lineage_once(service):
+def test_two_clients_get_one_answer_and_both_pay_and_the_lineage_once(own_service):
+    service = own_service
     first, second = (service.http(service.add_client(name)) for name in ("alice", "bob"))
     body = {"instances": [ROW]}
     assert first.post("/predict", json=body).json() == second.post("/predict", json=body).json()
@@ -243,7 +244,7 @@ def test_keys(service):
     assert "'Authorization: Bearer KEY'" in said
     http = service.http(key)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
-    service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, "alice"))
+    service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, service.named("alice")))
     problem(http.post("/predict", json={"instances": [ROW]}), 401, "key-revoked")
     problem(http.get("/budget"), 401, "key-revoked")
     assert service.spent() == PRICE
@@ -255,13 +256,13 @@ def test_a_key_that_was_seen_before_is_checked_at_every_request(service):
     http = service.http(old)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
     lineage = service.predictor.lineage
-    service.call(service.ledger.acting("owner").rotate_key(lineage, "alice", key_digest("another")))
+    service.call(service.ledger.acting("owner").rotate_key(lineage, service.named("alice"), key_digest("another")))
     for rows in ([ROW], [[0.5] * 4], [[9.0] * 4], "nonsense"):
         problem(http.post("/predict", json={"instances": rows}), 401, "unauthenticated")
     problem(http.post("/predict?dry_run=true", json={"instances": [ROW]}), 401, "unauthenticated")
     assert service.spent() == PRICE
     bob = service.add_client("bob")
-    service.call(service.ledger.acting("owner").rotate_key(lineage, "bob", key_digest(old)))
+    service.call(service.ledger.acting("owner").rotate_key(lineage, service.named("bob"), key_digest(old)))
     mine = http.post("/predict", json={"instances": [ROW]}).json()
     assert mine["receipt"]["charged_rows"] == 1  # the key is bob's now, and so is the charge
     assert service.spent("bob") == service.spent("alice") == PRICE

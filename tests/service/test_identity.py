@@ -19,7 +19,9 @@ GUARDED = (
 def add_key(service, client="alice", **terms):
     key = new_api_key()
     service.call(
-        service.ledger.acting("owner").add_key(service.predictor.lineage, client, ApiKey(key_digest(key), **terms))
+        service.ledger.acting("owner").add_key(
+            service.predictor.lineage, service.named(client), ApiKey(key_digest(key), **terms)
+        )
     )
     return service.http(key)
 
@@ -44,7 +46,7 @@ def test_a_key_that_is_known_to_the_service_is_refused_when_it_ends(service):
     http = add_key(service, expires=int(time.time()) + 1000)
     assert http.post("/predict", json=BODY).status_code == 200
     lineage, key = service.predictor.lineage, http.headers["Authorization"].removeprefix("Bearer ")
-    service.call(service.ledger.acting("owner").remove_key(lineage, "alice", key_digest(key)))
+    service.call(service.ledger.acting("owner").remove_key(lineage, service.named("alice"), key_digest(key)))
     problem(http.post("/predict", json={"instances": [[0.5] * 4]}), 401, "unauthenticated")
     assert good.post("/predict", json=BODY).status_code == 200
     assert service.spent() == PRICE
@@ -65,12 +67,11 @@ def test_a_key_is_good_for_its_scopes_alone(service, scope):
 
 def test_both_keys_are_good_while_one_replaces_the_other(service):
     old = service.http(service.add_client())
-    new = new_api_key()
-    lineage = service.predictor.lineage
-    service.call(service.ledger.acting("owner").rotate_key(lineage, "alice", key_digest(new), overlap=3600))
+    new, acting = new_api_key(), service.ledger.acting("owner")
+    service.call(acting.rotate_key(service.predictor.lineage, service.named(), key_digest(new), overlap=3600))
     assert old.get("/budget").status_code == service.http(new).get("/budget").status_code == 200
     newest = new_api_key()
-    service.call(service.ledger.acting("owner").rotate_key(lineage, "alice", key_digest(newest)))
+    service.call(acting.rotate_key(service.predictor.lineage, service.named(), key_digest(newest)))
     for http in (old, service.http(new)):
         problem(http.get("/budget"), 401, "unauthenticated")
     assert service.http(newest).get("/budget").status_code == 200

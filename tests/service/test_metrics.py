@@ -35,6 +35,11 @@ KEY = "the-owner's-key-of-these-tests"
 BODY = {"instances": [ROW, ROW, [0.5] * 4]}
 
 
+@pytest.fixture
+def service(own_service):
+    return own_service
+
+
 def exported(service, journals):
     """The families that the owner's port of a service exports, by name."""
     listening = bind()

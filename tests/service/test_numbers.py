@@ -61,7 +61,7 @@ def same(X, lists):
     return X.dtype == np.float64 and (X + 0.0).tobytes() == (np.array(lists, dtype=np.float64) + 0.0).tobytes()
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(bodies())
 @example(b'{"instances":[[1,2,3]],"instances":[[4,5,6]]}')
 @example(b'{"instances":[[[],[1,2],3]]}')
@@ -89,7 +89,6 @@ def test_what_is_read_is_what_msgspec_reads(body):
     assert (options.model, options.intervals) == (expected.model, expected.intervals)
 
 
-@settings(max_examples=250)
 @given(st.one_of(rows, listed(cell, (0, 6))).map(str.encode))
 def test_numbers_alone_are_what_msgspec_reads(text):
     read = numbers(text, WIDTH)

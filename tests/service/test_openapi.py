@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFIGURATION = "schemathesis.toml"
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_no_failure(service, tmp_path):
     for name in (CONFIGURATION, "schemathesis_hooks.py"):  # it looks for its hooks, and writes, where it runs
         shutil.copy(Path(__file__).parent / name, tmp_path)

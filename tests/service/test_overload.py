@@ -29,6 +29,11 @@ from .conftest import LARGEST_BATCH
 PRICE = Cost((GaussianLoss(0.1),)).picorho
 
 
+@pytest.fixture
+def service(own_service):
+    return own_service
+
+
 @contextmanager
 def held_ledger(service):
     """Let no charge through until the block ends; yields what is set once one came."""

@@ -34,9 +34,9 @@ def model(tmp_path_factory):
     return model_of(tmp_path_factory.mktemp("sets"), "dpsgd", "class")
 
 
-@pytest.fixture
-def service(start, model):
-    return start.release(model)
+@pytest.fixture(scope="module")
+def shared_service(start_for_module, model):
+    return start_for_module.release(model)
 
 
 def expected(model, coverage):

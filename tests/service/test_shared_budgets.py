@@ -23,7 +23,8 @@ def _ask(http, *values):
     return http.post("/predict", json={"instances": [[value, *ROW[1:]] for value in values]})
 
 
-def test_a_group_that_is_spent_refuses_and_says_no_amounts(service):
+def test_a_group_that_is_spent_refuses_and_says_no_amounts(own_service):
+    service = own_service
     lineage = service.predictor.lineage
     service.call(
         service.ledger.acting("owner").add_group(lineage, "team/7", Budget(2 * PRICE, "gaussian", DELTA), time=0.0)
