@@ -52,7 +52,7 @@ def test_the_model_and_its_quantiles_cost_one_price(kind, tmp_path):
     assert isinstance(certificate, ReleaseCertificate)
     quantiles, *others = Cost.parse(certificate.cost).losses
     assert quantiles.mu == certificate.feature_map.released.mu == mu_for(int(WHOLE * QUANTILE_SHARE))
-    assert others == [loss for each in certificate.releases if each.name != CUTS.name for loss in each.price.losses]
+    assert tuple(others) == certificate.cost_as_candidate("lam").losses
     assert 0.98 * WHOLE < Cost.parse(certificate.cost).picorho <= WHOLE
     assert set(CUTS.assumptions) <= set(certificate.assumptions)
     model = load_model(tmp_path / "m")

@@ -1,5 +1,6 @@
 """Figures of a certificate, in words: what `Kind.figures` of several kinds have in common."""
 
+from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
 from dpserve.training.bundles.certificate import Convexified, ProvenCertificate
 from dpserve.training.features.maps import Bins, Encoder, Quantiles
@@ -18,6 +19,7 @@ def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figur
     return [
         ("pay-once model", certificate.release),
         *features_figures(certificate),
+        *choice_figures(certificate),
         *sets_figures(certificate),
         *canary_figures(certificate),
         *convexified_figures(getattr(certificate, "convexified", None)),
@@ -80,6 +82,21 @@ def convexified_figures(convexity: Convexified | None) -> Figures:
         ("Delta_W of the plain sum of losses", f"{convexity.sum_weight_sensitivity:.6g}"),
         ("price of alpha: Delta_W over that", f"{convexity.price_of_alpha:.4g}"),
     ]
+
+
+def choice_figures(certificate: ProvenCertificate) -> Figures:
+    """Return how options were chosen by results on the records; nothing where none was."""
+    if (among := getattr(certificate, "chosen_among", None)) is not None:
+        shares = ", ".join(
+            f"{each} (rho {float(Cost.parse(cost).rho):.4g}, score {score:,.0f})"
+            for each, cost, score in zip(among.candidates, among.costs, among.scores, strict=True)
+        )
+        return [
+            (f"{among.option.replace('_', '-')} was chosen", f"{among.chosen}, among {shares}, all paid for"),
+            ("by noisy scores", f"{among.by}, of standard deviation {among.vector.standard_deviation:.3g}"),
+            ("records that validate", among.validating),
+        ]
+    return []
 
 
 def features_figures(certificate: ProvenCertificate) -> Figures:

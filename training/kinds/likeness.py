@@ -40,8 +40,13 @@ _MORE = 1 + 1e-9
 """A price so much larger pays for the same noise, whatever was rounded."""
 
 
-def price_of(public: Mapping[str, Any]) -> int:
-    """Return about what a pay-once model cost without its features, in picorho. public: of its certificate."""
+def price_of(public: Mapping[str, Any]) -> int | None:
+    """Return about what a pay-once model cost without its features, in picorho; None where that does not say it.
+
+    That is of one chosen among several. public: of its certificate.
+    """
+    if public.get("chosen_among") is not None:
+        return None
     own = composed(
         release for release in releases_shown(public) if release.part == TRAINING and release.name != CUTS.name
     )

@@ -6,16 +6,18 @@ leaves those out.
 
 import hmac
 import json
+import math
 import secrets
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.losses import Cost
+from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.bundles.certificate import (
     FLOATING_POINT,
     NO_OTHER_FIGURE,
@@ -34,7 +36,7 @@ from dpserve.training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, 
 from dpserve.training.pay_once.canary_verdict import check_again, judged, refuse_refuted
 from dpserve.training.pay_once.chain import FeatureStep, Step, check
 from dpserve.training.pay_once.prediction_sets import COUNTS, PredictionSets
-from dpserve.training.pay_once.releases import Release, composed
+from dpserve.training.pay_once.releases import TRAINING, Release, composed
 
 COMMON_ASSUMPTIONS = (
     ONE_RECORD,
@@ -55,6 +57,95 @@ COMMON_ASSUMPTIONS = (
     NO_OTHER_FIGURE,
 )
 """Assumptions of every pay-once model; a subclass adds its own."""
+
+
+MOST_CANDIDATES = 16
+
+FEATURES = "features"
+"""The option of which each value may have a cost of its own."""
+
+CHOSEN_ASSUMPTIONS = (
+    "One option was chosen among candidates by noisy scores, which the cost covers. The candidates, and every other "
+    "number, were chosen without looking at the private records.",
+    "The other candidates' models were paid for with this one and were deleted, unseen, and so were the exact scores: "
+    "that is the owner's word. The noisy scores and the choice are seen with this certificate: the lineage has paid "
+    "for them, and the account of a client who does not hold the model has not.",
+)
+"""Further assumptions of a model that was chosen among several."""
+
+
+class ChosenAmong(BaseModel):
+    """The choice of a model among several of one kind, all of them paid for (`dpserve.training.choosing`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    option: str
+    candidates: Several[str] = Field(min_length=2, max_length=MOST_CANDIDATES)
+    """Its values."""
+    costs: Several[str]
+    """The cost of training each, as the text of a `Cost`; where features are chosen, of these and of the training."""
+    by: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
+        "right answers less wrong ones on the records that validate, with Gaussian noise"
+    )
+    scores: Several[float]
+    """Each candidate's, as released: the greatest one's model was kept."""
+    scores_mu: float
+    """The cost of all scores together for a record that validates: mu-GDP."""
+    validating: Literal["one in 6, by a keyed hash of the record or its unit"] = (
+        "one in 6, by a keyed hash of the record or its unit"
+    )
+
+    @property
+    def chosen(self) -> str:
+        """The candidate of the greatest score."""
+        return self.candidates[self.scores.index(max(self.scores))]
+
+    @property
+    def vector(self) -> GaussianVector:
+        """The noise on all scores together. A record adds 1 or -1 to each, and so moves them by sqrt(k) in L2."""
+        size = len(self.candidates)
+        return GaussianVector(self.scores_mu, size, math.sqrt(size) * (1 + 2.0**-40))
+
+    def beside(self, own: Cost) -> tuple[Release, ...]:
+        """Return what was released beside the chosen model, for the choice: the other candidates, and the scores.
+
+        own: what training the chosen one cost. `composed` has the proof for both parts. Of the scores: a record's keyed
+        hash, a function of it alone, says whether it validates. Given the candidates' models, its term in each of the k
+        scores is 1 or -1, a function of this record and a model alone, bit for bit, and no other term changes. In whole
+        steps of 2^-28, sums of at most MOST_RECORDS (`dpserve.training.inputs.sums`) terms are exact: the scores move
+        by at most sqrt(k) in L2, and their release is scores_mu-GDP (`GaussianVector`). The choice follows from them,
+        and candidates, models and deleted ones alike, are functions of the records that train.
+
+        Features that all candidates have may be bought of all records, those that validate among them, which then lose
+        these and the scores. So the scores cost at most what the candidates do without them.
+
+        It composes with other releases of the lineage as training does, since to one record each choice is either of
+        the two. The number of records, of either part, enters nowhere else: neither divides a score.
+
+        Units: neighbours differ by all records of one unit, the hash is of its name, and all of them are in one part.
+        Each one's terms are multiplied by its weight and rounded towards zero, and weights add up to at most 1
+        (`dpserve.training.inputs.records.Units`): a unit's term in a score is at most 1.
+
+        `dpserve.accounting.sampling_error` counts the draws of one of the two, too. The others are draws from the same
+        law on both sides, sampler and all, given what came before.
+
+        Raises ValueError for numbers that are not so.
+        """
+        if not len(self.candidates) == len(set(self.candidates)) == len(self.costs) == len(self.scores):
+            raise ValueError("a choice has a cost and a score for each of its candidates, and each candidate once")
+        scores, step = np.array(self.scores), self.vector.step
+        if not np.array_equal(np.rint(scores / step) * step, scores):
+            raise ValueError("the scores do not lie on the grid of noise that their mu gives")
+        others = dict(zip(self.candidates, self.costs, strict=True))
+        if others.pop(self.chosen) != str(own):
+            raise ValueError(f"the choice of {self.option} = {self.chosen} does not cost {str(own)!r}")
+        candidates = Cost(tuple(loss for cost in self.costs for loss in Cost.parse(cost).losses))
+        if self.vector.cost.rho > candidates.rho:
+            raise ValueError(f"scores of mu = {self.scores_mu:.6g} cost more than training the candidates")
+        return (
+            *(Release(name=f"candidate {place}", cost=cost) for place, cost in enumerate(others.values(), 1)),
+            Release(name="scores", cost=str(self.vector.cost), part="validating"),
+        )
 
 
 class ReleaseCertificate(ProvenCertificate):
@@ -79,6 +170,8 @@ class ReleaseCertificate(ProvenCertificate):
     """Everything that was released of the records for this model, in its order."""
     cost: str
     """The cost of holding all of it, as the text of a `Cost`: that of the releases, composed."""
+    chosen_among: ChosenAmong | None = Field(default=None, exclude_if=lambda among: among is None)
+    """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
     prediction_sets: PredictionSets | None = Field(default=None, exclude_if=lambda sets: sets is None)
     """Prediction sets, from records that were held back, if there are any."""
     canaries: Canaries | None = Field(default=None, exclude_if=lambda canaries: canaries is None)
@@ -95,6 +188,10 @@ class ReleaseCertificate(ProvenCertificate):
         made = self.model_copy(update=changed)
         return made.model_copy(update={"cost": str(made.whole_cost()), "assumptions": made.assumed()})
 
+    def chosen_by(self, among: ChosenAmong) -> Self:
+        """Return the certificate of the same model, chosen so. Raises ValueError, as `ChosenAmong.beside`."""
+        return self._with(chosen_among=among)
+
     def with_prediction_sets(self, sets: PredictionSets) -> Self:
         """Return the certificate of the same model with prediction sets. Raises ValueError for those of another."""
         return self._with(prediction_sets=sets, releases=(*self.releases, COUNTS.bought(sets.sums.cost)))
@@ -107,6 +204,13 @@ class ReleaseCertificate(ProvenCertificate):
         """Return the mu of a step's release; 0 where there is none."""
         release = self.release_of(step)
         return 0.0 if release is None else release.mu
+
+    def cost_as_candidate(self, option: str) -> Cost:
+        """Return what this model adds to the cost of a choice: of its features, too, where these are the option."""
+        left_out = {step.name for step in self.STEPS if isinstance(step, FeatureStep) and option != FEATURES}
+        return composed(
+            release for release in self.releases if release.part == TRAINING and release.name not in left_out
+        )
 
     def canary_parts(self) -> tuple[CanaryPart, ...]:
         """Return the releases that canaries went through, from public numbers alone; none without canaries."""
@@ -129,9 +233,10 @@ class ReleaseCertificate(ProvenCertificate):
         return run
 
     def assumed(self) -> tuple[str, ...]:
-        """Return what the proof assumes: more for some steps."""
+        """Return what the proof assumes: more for some steps, and where it was chosen."""
+        chosen = CHOSEN_ASSUMPTIONS if self.chosen_among else ()
         of_steps = (assumption for step in self.STEPS if self.release_of(step) for assumption in step.assumptions)
-        return (*super().assumed(), *of_steps)
+        return (*super().assumed(), *chosen, *of_steps)
 
     def shown_to_strangers(self) -> dict[str, object]:
         """Return `public` without what was released of the records, which is shown to whoever has paid for it.
@@ -166,8 +271,11 @@ class ReleaseCertificate(ProvenCertificate):
         return hmac.digest(bytes.fromhex(self.binding_key), sealed, "sha256").hex()
 
     def whole_cost(self) -> Cost:
-        """Return the cost of all releases. Raises ValueError as `composed`."""
-        return composed(self.releases)
+        """Return the cost of all releases, and of what was released for a choice. Raises ValueError as `composed`."""
+        beside: tuple[Release, ...] = ()
+        if (among := self.chosen_among) is not None:
+            beside = among.beside(self.cost_as_candidate(among.option))
+        return composed((*self.releases, *beside))
 
     def derived_cost(self) -> Cost:
         """Return the whole cost, once each release was checked by its step. Raises ValueError where one is wrong."""

@@ -1,7 +1,7 @@
 """The releases that a training made of the records, as one list: each with what it cost, and what all cost together.
 
 A certificate has this list. Releases of the same records follow one another, and each may depend on what the ones
-before gave; releases of records that were kept apart by coins stand beside these.
+before gave; releases of records that were kept apart, by coins or by a keyed hash, stand beside these.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
-RecordsPart = Literal["training", "held back"]
+RecordsPart = Literal["training", "held back", "validating"]
 """The records that a release was computed from: those that train, or others, which trained nothing."""
 
 TRAINING: RecordsPart = "training"
@@ -55,8 +55,8 @@ def composed(releases: Iterable[Release]) -> Cost:
     composition adds their losses up (Dong, Roth and Su 2022, Corollary 3.3; zCDP: Bun and Steinke 2016, Lemma 2.3; with
     coins: `dpserve.accounting.losses.ApproximateGaussianLoss`).
 
-    Parallel. Let neighbouring sets differ by one record. A coin of its own says in which part it is, and all other
-    records are in the same parts in both sets. Given these:
+    Parallel. Let neighbouring sets differ by one record. A coin of its own, or a keyed hash of the record alone, says
+    in which part it is, and all other records are in the same parts in both sets. Given these:
 
     It trains. The other parts are the same in both sets, and what is released of them, given the releases of the
     training, is a function of these and of noise of its own: post-processing of what costs the sum.
@@ -71,7 +71,7 @@ def composed(releases: Iterable[Release]) -> Cost:
     divergences, and so zCDP, the same follows from their quasi-convexity in the first argument and, for the reverse, in
     the second. The cost of all is that of the training.
 
-    Units: neighbours differ by all records of one unit, which has one coin and is in one part.
+    Units: neighbours differ by all records of one unit, which has one coin, or one hash, and is in one part.
     """
     by_part: dict[RecordsPart, list[Release]] = {TRAINING: []}
     for release in releases:

@@ -29,6 +29,12 @@ def test_releases_of_the_same_records_add_up_and_others_cost_nothing_beside_them
             composed([*releases, *others])
 
 
+def test_each_part_beside_the_training_is_compared_with_it_alone():
+    training = release(GaussianLoss(1.0))
+    parts = [release(GaussianLoss(1.0), part=part) for part in ("held back", "validating")]
+    assert composed([training, *parts]) == training.price
+
+
 @pytest.mark.parametrize("loss", [LaplaceLoss(0.01), ApproximateGaussianLoss(0.01, 2.0**-40)])
 def test_what_no_proof_covers_beside_the_training_is_refused(loss):
     """A coin may show everything, whatever the training costs; and curves of other shapes may cross."""

@@ -105,7 +105,8 @@ class ClassSumsKind(PayOnceKind):
         from dpserve.training.kinds.class_sums.steps import DESCENT
         from dpserve.training.kinds.class_sums.train import train_class_sums
 
-        price = price_of(public)
+        if (price := price_of(public)) is None:
+            return None
         steps = any(release.name == DESCENT.name for release in releases_shown(public))
 
         def train(records: "Records", randomness: Randomness) -> "ReleasedClassSums":

@@ -153,6 +153,8 @@ class DpSgdKind(PayOnceKind):
         from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
+        if (price := price_of(public)) is None:
+            return None
         named = {field.name: public[field.name] for field in fields(Choices) if field.name in public}
         paid = {release.name: release.price.rho for release in releases_shown(public)}
         centre, steps = float(paid.get(CENTRE.name, 0)), float(paid[NOISY_STEPS.name])
@@ -161,7 +163,7 @@ class DpSgdKind(PayOnceKind):
         choices = Choices(**named | {"hidden": tuple(public["hidden"]), "centre_share": share})
         noise = float(public["noise_multiplier"])
         before = bought_before(public, feature_map)
-        recipe = DpSgdRecipe("alike", feature_map, choices, price_of(public), noise_multiplier=noise, before=before)
+        recipe = DpSgdRecipe("alike", feature_map, choices, price, noise_multiplier=noise, before=before)
         return lambda records, randomness: train_dpsgd(records, recipe, "alike", randomness)
 
     def load(self, folder: Path, device: str | None) -> "DpSgdModel":

@@ -103,7 +103,8 @@ class WeightsKind(PayOnceKind):
         from dpserve.training.kinds.head.train import train_head
         from dpserve.training.kinds.weights.train import release_weights
 
-        price = price_of(public)
+        if (price := price_of(public)) is None:
+            return None
         alike = head_likeness(public)
         assert alike.strong_convexity is not None
         recipe = Recipe("alike", feature_map, alike.strong_convexity, convexity=alike.convexity)
