@@ -14,7 +14,7 @@ TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 # What Python compiles is kept: each worker and each command of the tests would compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-metered serve test tests test-times test-lowest test-all test-whole faults bench bench-quick lint docs
+.PHONY: demo demo-metered serve test tests test-research test-times test-lowest test-all test-whole faults bench bench-quick lint docs
 .PHONY: pictures proto lock advisories release clean
 
 demo: $(RUN)
@@ -31,18 +31,22 @@ test: $(TESTS)
 	@$(MAKE) --no-print-directory -j2 lint tests
 
 tests: $(TESTS)
-	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow"
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow and not research"
+
+# The tests of research/, which is not installed.
+test-research: $(TESTS)
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "research and not slow"
 
 # The seconds of each folder and fixture, and the slowest tests.
 test-times: $(TESTS)
-	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow" -p tests.times
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow and not research" -p tests.times
 
 # The tests with the lowest versions that pyproject.toml allows.
 test-lowest:
 	@rm -rf build/lowest && $(PYTHON) -m venv build/lowest
 	@build/lowest/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
 	@build/lowest/bin/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct -e '.[test]'
-	@build/lowest/bin/pytest -q -n $(TEST_WORKERS) -m "not slow"
+	@build/lowest/bin/pytest -q -n $(TEST_WORKERS) -m "not slow and not research"
 
 # The demonstration and everything, in full, on each of PYTHONS: on two cores about an hour for each of them.
 test-all: lint
