@@ -131,16 +131,20 @@ def test_a_vector_in_parts_is_the_vector():
 
 
 def test_who_sees_the_calibration_learns_what_is_claimed():
-    """Scores along what one record moves most; false alarm rate 1e-6."""
+    """Scores along what one record moves most; false alarm rate 1e-6. Less noise, the planted fault, is convicted."""
     logits = np.array([[3.0, -3.0]] * 3)
     y = np.array([0, 0, 1])
-    mu = 2.0
-    scores = []
-    for count in (3, 2):
-        source = words(count)
-        found = [calibrated(of_rows(logits[:count], y[:count]), same, 2, mu, source) for _ in range(4000)]
-        scores.append(np.array([each.offsets[1] - each.offsets[0] - math.log(each.scale) for each in found]))
-    assert gdp(scores[0], scores[1], 1 - 1e-6).value <= mu
+
+    def shown(mu: float) -> float:
+        scores = []
+        for count in (3, 2):
+            source = words(count)
+            made = [calibrated(of_rows(logits[:count], y[:count]), same, 2, mu, source) for _ in range(300)]
+            scores.append(np.array([one.offsets[1] - one.offsets[0] - math.log(one.scale) for one in made]))
+        return gdp(scores[0], scores[1], 1 - 1e-6).value
+
+    assert shown(1.0) <= 1.0
+    assert shown(2.8) > 1.0
 
 
 @pytest.mark.parametrize("whole", [0, 10**9, 2_000_000_000, 2_100_000_000, 10**10, 36 * 10**9, 10**12, 4 * 10**12])

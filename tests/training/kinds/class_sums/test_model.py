@@ -251,7 +251,7 @@ def test_who_sees_everything_released_learns_what_is_claimed():
     worlds = (records, replace(records, X=records.X[:-1], y=records.y[:-1]))
     rows = [unit(identity(world)(world.X, {})) for world in worlds]
     centres = [of(row) for row in rows]
-    whole, runs = whole_picorho("rho:2"), 500
+    whole, runs = whole_picorho("rho:2"), 200
 
     def statistics(which: int, seed: int) -> tuple[float, float]:
         model = train_class_sums(worlds[which], "audited", identity(records), whole, "lineage", Seeded(seed))
@@ -295,12 +295,12 @@ def test_more_records_than_have_exact_sums_are_refused(monkeypatch):
 def test_intervals_hold_what_the_same_scales_make_of_sums_without_noise(classes, signal):
     """Also where all is noise, and shrinkage chooses by the noise what it keeps.
 
-    Of 500 draws with a true share of 0.95, fewer than 0.89 hold with a chance below 1e-6.
+    Of 100 draws with a true share of 0.95, at most 0.81 hold with a chance below 1e-6.
     """
     records = make_records(n=40, features=9, classes=classes)
     model = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(0))
-    generator, draws = np.random.default_rng(8), 500
-    assert stats.binom.cdf(int(0.89 * draws), draws, 0.95) < FALSE_ALARM
+    generator, draws = np.random.default_rng(8), 100
+    assert stats.binom.cdf(int(0.81 * draws), draws, 0.95) < FALSE_ALARM
     sigma, row = model.certificate.standard_deviation(), records.X[:1]
     exact = signal * generator.standard_normal(model.sums.shape)
     held, control = (np.zeros((draws, classes), dtype=bool) for _ in range(2))
@@ -316,8 +316,8 @@ def test_intervals_hold_what_the_same_scales_make_of_sums_without_noise(classes,
         control[draw] = (narrow[0][0] <= truth) & (truth <= narrow[1][0])
         assert (lower <= shown).all()
         assert (shown <= upper).all()
-    assert held.mean(axis=0).min() >= 0.89
-    assert control.mean(axis=0).min() < 0.89
+    assert held.mean(axis=0).min() > 0.81
+    assert control.mean(axis=0).min() <= 0.81
 
 
 def test_answers_are_the_probabilities_beside_their_noise():

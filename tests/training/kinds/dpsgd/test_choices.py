@@ -23,6 +23,7 @@ def digits(seed):
     return Case("digits", seed, X[train], data.target[train], X[asked], data.target[asked], classes, "a", declared)
 
 
+@pytest.mark.slow
 def test_log_loss_does_not_rise_with_epsilon_beyond_two_standard_errors():
     (option,) = (one for one in PLANNED if one.name == "dpsgd")
     losses = np.zeros((len(EPSILONS), SEEDS))

@@ -69,7 +69,7 @@ def test_what_is_no_descent_is_refused():
             Descent(**({"steps": 1, "learning_rate": 1.0, "expected_batch": 1.0} | changes))
 
 
-TRIALS, STEPS = 800, 3
+TRIALS, STEPS = 500, 3
 CLAIM = StepRelease(noise_multiplier=2.0, sampling_rate=0.9)
 
 
