@@ -43,9 +43,8 @@ test-times: $(TESTS)
 
 # The tests with the lowest versions that pyproject.toml allows.
 test-lowest:
-	@rm -rf build/lowest && $(PYTHON) -m venv build/lowest
-	@build/lowest/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
-	@build/lowest/bin/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct -e '.[test]'
+	@rm -rf build/lowest && $(PYTHON) -m venv build/lowest && $(PYTHON) deploy/lowest.py > build/lowest.txt
+	@build/lowest/bin/pip install --quiet --disable-pip-version-check --constraint build/lowest.txt -e '.[test]'
 	@build/lowest/bin/pytest -q -n $(TEST_WORKERS) -m "not slow and not research"
 
 # The demonstration and everything, in full, on each of PYTHONS: on two cores about an hour for each of them.

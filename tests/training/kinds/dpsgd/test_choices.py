@@ -1,6 +1,7 @@
 """The rule that makes the choices of a run of DP-SGD: a larger budget is not worse."""
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from dpserve.accounting.budgets import Budget
