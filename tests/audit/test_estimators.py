@@ -139,9 +139,9 @@ def test_without_leakage_at_most_one_audit_in_twenty_finds_some(audits, most):
     assert max(found.values()) <= 0.05 * audits, found
 
 
-@pytest.mark.parametrize("confidence", [0.76, 0.95, 0.9999])
-@pytest.mark.parametrize(("negatives", "positives"), [(7, 7), (40, 40), (30, 55), (100, 13)])
-@pytest.mark.parametrize("mu", [0.0, 0.05, 0.7, 2.0])
+@pytest.mark.parametrize("confidence", [0.76, 0.9999])
+@pytest.mark.parametrize(("negatives", "positives"), [(7, 7), (30, 55)])
+@pytest.mark.parametrize("mu", [0.0, 0.7])
 def test_pooled_errors_never_overstate_mu_more_often_than_they_say(negatives, positives, mu, confidence):
     """Exactly, by summing both binomial laws, for attacks all along the trade-off curve of mu: no luck."""
     bounds = np.array(

@@ -34,7 +34,7 @@ SOUND = (
     ("selected-neuron", "epsilon:0.5"),
     ("label", "epsilon:0.5"),
 )
-NEVER = 1e-6 / 15
+NEVER = 1e-6 / 5
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,9 @@ def head():
 
 @pytest.mark.parametrize(("name", "price"), SOUND, ids=lambda one: str(one).replace(":", "-"))
 def test_faults_of_noise_are_convicted_and_sound_noise_is_not(head, name, price):
-    """Three seeds each; `research.noise_faults` has ten, and its p are below the limit by ten orders and more.
+    """One seed; `research.noise_faults` has ten, and its p are below the limit by ten orders and more.
 
-    Noise follows from the last bits of a trained head, which differ from machine to machine: of the 15 sound runs one
+    Noise follows from the last bits of a trained head, which differ from machine to machine: of the 5 sound runs one
     has a p below `NEVER` with a probability of at most 1e-6.
     """
     sound = priced(name, price, 10)
@@ -54,26 +54,25 @@ def test_faults_of_noise_are_convicted_and_sound_noise_is_not(head, name, price)
     faults = [] if name == "label" else [Faulty(sound, 0.1), Faulty(sound, reused=True)]
     faults += [Faulty(sound, 0.5)] if price == "rho:0.00125" or added else []
     faults += [BareClass(sound)] if added else []
-    for seed in range(3):
-        assert attacked(head, sound, seed).p_value > NEVER
-        for fault in faults:
-            assert attacked(head, fault, seed).p_value <= CONVICTS, fault
+    assert attacked(head, sound, 0).p_value > NEVER
+    for fault in faults:
+        assert attacked(head, fault, 0).p_value <= CONVICTS, fault
 
 
 @pytest.mark.parametrize(("name", "price"), SOUND, ids=lambda one: str(one).replace(":", "-"))
 def test_a_p_value_is_small_no_more_often_than_it_says(name, price):
-    """200 sound services, whose logits differ from row to row. More than 30 below .05 have the probability 1e-7."""
+    """60 sound services, whose logits differ from row to row. More than 15 below .05 have the probability 1e-7."""
     mechanism = priced(name, price, 4)
     rng = np.random.default_rng(7)
     found = []
-    for run in range(200):
+    for run in range(60):
         logits = rng.normal(size=4) + 10.0 ** rng.uniform(-6, 0) * rng.normal(size=(64, 4))
         sensitivity = 0.5 * (1 + 1e-6 * rng.random(64))
         answers = mechanism.release(logits, sensitivity, SeededRandomness(run, ("sound", name, price)))
         found.append(judge_near_copies(mechanism, answers, sensitivity).p_value)
         found.append(judge_known_logits(mechanism, answers, logits, sensitivity).p_value)
-    assert (np.array(found[::2]) <= 0.05).sum() <= 30
-    assert (np.array(found[1::2]) <= 0.05).sum() <= 30
+    assert (np.array(found[::2]) <= 0.05).sum() <= 15
+    assert (np.array(found[1::2]) <= 0.05).sum() <= 15
     assert min(found) > 1e-7
 
 
@@ -126,7 +125,7 @@ def test_noise_that_comes_again_in_half_of_the_answers_is_convicted(name, price,
     assert (found.p_value < 1e-9) == (name != "label" or place == "two requests")
 
 
-@pytest.mark.parametrize("lag", [1, 3, 7, 1000])
+@pytest.mark.parametrize("lag", [1, 1000])
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
 def test_noise_that_comes_again_once_is_convicted_at_any_distance(name, lag):
     """One row of 1,500 has another's noise on other logits; without it nothing is convicted."""
@@ -223,10 +222,10 @@ def test_what_has_no_law_is_not_tested(head):
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_of_two_classes_the_published_noise_is_tested(law):
-    """One of 100 verdicts on sound services has a p below 1e-9 with a probability of 1e-7; a tenth is convicted."""
+    """One of 10 verdicts on sound services has a p below 1e-9 with a probability of 1e-8; a tenth is convicted."""
     mechanism, sensitivity = Published(2, 0.5, law), np.full(200, 0.3)
     assert rows_wanted(mechanism, 2) == 200
-    for run in range(50):
+    for run in range(5):
         logits = np.random.default_rng(run).normal(scale=1e-3, size=(200, 2))
         answers = mechanism.release(logits, sensitivity, SeededRandomness(run, ("two", law)))
         assert judge_near_copies(mechanism, answers, sensitivity).p_value > 1e-9

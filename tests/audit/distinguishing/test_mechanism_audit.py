@@ -58,8 +58,6 @@ def test_scores_are_log_likelihood_ratios(name, price, classes, delta):
     ("name", "price", "classes", "delta", "share"),
     [
         ("gaussian", "epsilon:1@1e-5", 10, 1e-5, 0.75),
-        ("gaussian", "epsilon:4@1e-5", 3, 1e-5, 0.88),
-        ("label", "epsilon:1", 2, 0.0, 0.8),
         ("label", "epsilon:4", 10, 0.0, 0.84),
     ],
 )
@@ -70,12 +68,12 @@ def test_the_bound_comes_close_to_the_claim(name, price, classes, delta, share):
     assert found.epsilon_through_the_family >= share * found.claim.epsilon
 
 
-@pytest.mark.parametrize(("audits", "most"), [(5, 11), pytest.param(25, 27, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("audits", "most"), [(2, 7), pytest.param(25, 27, marks=pytest.mark.slow)])
 def test_nothing_proven_is_convicted_in_many_audits(audits, most):
-    """40 or 200 audits of 2,000 answers in each world, as many as convict worlds four times as far apart (below).
+    """16 or 200 audits of 2,000 answers in each world, as many as convict worlds four times as far apart (below).
 
     At 1 - 1e-9 each is wrong with probability 1e-9 at most: 2e-7 together. At 95 % one in twenty may be, and
-    P(Binomial(40, 0.05) > 11) and P(Binomial(200, 0.05) > 27) are below 1e-6: a rule that convicts the sound more often
+    P(Binomial(16, 0.05) > 7) and P(Binomial(200, 0.05) > 27) are below 1e-6: a rule that convicts the sound more often
     than it says is found.
     """
     convicted = 0
@@ -91,17 +89,16 @@ def test_nothing_proven_is_convicted_in_many_audits(audits, most):
 
 @pytest.mark.parametrize(("name", "price", "classes", "delta"), PROVEN)
 def test_the_same_audits_convict_noise_of_a_quarter(name, price, classes, delta):
-    """Four sensitivities apart instead of one: every one of 5 audits of 2,000 answers convicts, and of 50 each did."""
+    """Four sensitivities apart instead of one: either of 2 audits of 2,000 answers convicts, and of 50 each did."""
     mechanism = priced(name, price, classes)
     claim, honest = claimed_tradeoff(mechanism.cost, delta), mechanism.worst_neighbours(classes)
     wrong = Worlds(4 * honest.logits_in, 4 * honest.logits_out, honest.sensitivity)
-    for audit in range(5):
+    for audit in range(2):
         found = observe(mechanism, wrong, 2000, randomness("a quarter", name, price, classes, audit))
         assert contradicts(claim, *found, CONVICTION_CONFIDENCE)
 
 
-@pytest.mark.parametrize("claimed", ["epsilon:0.1", "rho:0.005"])
-@pytest.mark.parametrize("classes", [3, 4, 10])
+@pytest.mark.parametrize(("claimed", "classes"), [("epsilon:0.1", 3), ("rho:0.005", 10)])
 def test_the_published_mechanism_falls_for_three_or_more_classes(classes, claimed):
     """Two un-noised logits tell the world exactly. At 99 % confidence 2,000 answers bound epsilon above 5."""
     delta = 0.0 if claimed.startswith("epsilon") else 1e-5

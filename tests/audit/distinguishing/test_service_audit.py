@@ -166,7 +166,7 @@ def test_an_unknown_mechanism_or_another_model_is_refused(pairs, tmp_path):
 def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path, mechanism, status):
     """Real processes, ledgers and HTTP. The sound one is convicted with probability at most 1e-9."""
     price = ["--price", "noise-multiplier:1"] if mechanism == "gaussian" else ["--price", "epsilon:0.1", "--delta", "0"]
-    command = ["audit", "service", "--record", "outlier", "--mechanism", mechanism, *price, "--trials", "600"]
+    command = ["audit", "service", "--record", "outlier", "--mechanism", mechanism, *price, "--trials", "300"]
     command += ["--resume", "kept"]
     done = subprocess.run(
         [sys.executable, "-m", "dpserve", *command, "--json", "--png", "report.png"],
@@ -178,15 +178,15 @@ def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path,
     )
     assert done.returncode == status, done.stderr
     found = json.loads(done.stdout)
-    assert found["trials"] == 600
+    assert found["trials"] == 300
     assert found["convicted"] == bool(status)
     assert 0 < found["setting"]["movement_over_sensitivity"] <= 1
     if status:
-        assert found["epsilon_lower_bound"] > 4
+        assert found["epsilon_lower_bound"] > 3
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     kept = sorted((tmp_path / "kept").iterdir())
     scored = [json.loads(path.read_text())["result"] for path in kept]
-    assert sum(len(one["in"]) for one in scored) == sum(len(one["out"]) for one in scored) == 600
+    assert sum(len(one["in"]) for one in scored) == sum(len(one["out"]) for one in scored) == 300
 
 
 def test_answers_that_were_kept_are_not_asked_again(pairs, tmp_path):

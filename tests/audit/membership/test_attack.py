@@ -30,19 +30,11 @@ from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.published.train import train_published
-from research.noise_faults import BareClass, Faulty
+from research.noise_faults import Faulty
 from tests.audit.membership.conftest import DECLARATION, draw
 
 REMEMBERING = AttackChoices(shadow_models=4, shadow_epochs=600)
 QUICK = AttackChoices(shadow_models=4, seed=1)
-
-
-def test_http_and_bundle_agree_in_every_figure(serve, bundle, candidates):
-    (local,) = bundle()
-    outcomes = [Attack([endpoint], candidates, QUICK).run() for endpoint in (serve().endpoint(), local)]
-    pages = [json.loads(reports.as_json(attack_report(outcome))) for outcome in outcomes]
-    assert pages[0].pop("plan").keys() == pages[1].pop("plan").keys()
-    assert pages[0] == pages[1]
 
 
 class Exact(Published):
@@ -163,28 +155,7 @@ def test_pooled_keys_are_held_to_what_all_of_them_spent(bundle, candidates):
     assert outcome.verdict.total.rho == pytest.approx(3 * 120 * 0.005)
 
 
-def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
-    class Forgetful:
-        """A replay draws new noise: a hole."""
-
-        def __init__(self, endpoint):
-            self._endpoint, self._turns = endpoint, count()
-
-        def answers(self, rows):
-            paid, self._endpoint.noise_key = self._endpoint.paid, rehearsal_key(next(self._turns))
-            found = self._endpoint.answers(rows)
-            self._endpoint.paid = max(paid, 120)
-            return found
-
-        def __getattr__(self, name):
-            return getattr(self._endpoint, name)
-
-    outcome = Attack([Forgetful(bundle()[0])], candidates, QUICK).run()
-    assert outcome.replays.averaging_is_free
-    assert attack_report(outcome).exit_status == 3
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.0, 1.5])
+@pytest.mark.parametrize("share", [0.0, 0.999, 1.0])
 def test_new_noise_for_less_than_its_price_is_convicted(bundle, candidates, share):
     """A replay draws new noise, and only a share of it is charged."""
 
@@ -340,14 +311,11 @@ def test_shadow_models_average_as_many_answers_as_the_target_gave(bundle, mechan
     np.testing.assert_allclose(averaged.reshape(80, 3), scoring.average_answers(np.stack(drawn)), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("plant", "name"), [(lambda sound: Faulty(sound, 0.5), "noise too small"), (BareClass, "class 0")]
-)
-def test_a_service_whose_noise_is_missing_is_convicted_over_http(serve, candidates, plant, name):
-    endpoint = serve(plant(Gaussian(10.0))).endpoint()
+def test_a_service_whose_noise_is_too_small_is_convicted_over_http(serve, candidates):
+    endpoint = serve(Faulty(Gaussian(10.0), 0.5)).endpoint()
     outcome = Attack([endpoint], candidates, QUICK).run()
     assert outcome.noise_is_missing
-    assert name in outcome.convictions[0]
+    assert "noise too small" in outcome.convictions[0]
     page = attack_report(outcome)
     assert page.exit_status == 3
     assert json.loads(reports.as_json(page))["convicted_by"] == list(outcome.convictions)

@@ -11,7 +11,6 @@ from dpserve.audit.membership.charges import overdraw
 from dpserve.audit.presentation import attack_report
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.label import Label
-from dpserve.mechanisms.laplace import Laplace
 
 QUICK = AttackChoices(shadow_models=2, seed=1)
 
@@ -58,8 +57,7 @@ def attacked(kind, head, candidates, mechanism, *, keys=1, rows=None, largest_ba
     return Attack(endpoints, candidates, QUICK).run()
 
 
-@pytest.mark.parametrize("kind", [Free, Discounting])
-@pytest.mark.parametrize("mechanism", [Gaussian(10.0), Laplace(0.5), Label(1.0)], ids=lambda one: one.name)
+@pytest.mark.parametrize(("kind", "mechanism"), [(Free, Label(1.0)), (Discounting, Gaussian(10.0))])
 def test_rows_that_are_not_charged_convict(head, candidates, kind, mechanism):
     outcome = attacked(kind, head, candidates, mechanism)
     assert not outcome.replays.averaging_is_free
@@ -82,16 +80,16 @@ def test_keys_that_share_no_account_convict(head, candidates, largest_batch):
     assert attack_report(outcome).exit_status == 3
 
 
-@pytest.mark.parametrize("keys", [1, 2])
-def test_a_row_beyond_what_is_left_convicts(head, candidates, keys):
+def test_a_row_beyond_what_is_left_convicts(head, candidates):
+    keys = 2
     outcome = attacked(Overspending, head, candidates, Gaussian(10.0), keys=keys, rows=100)
     assert outcome.charges.overdrawn == tuple(range(1, keys + 1))
     assert any("key 1 was answered one row more than its account" in fault for fault in outcome.charges.faults)
     assert outcome.convicted
 
 
-@pytest.mark.parametrize("mechanism", [Gaussian(10.0), Label(1.0)], ids=lambda one: one.name)
-def test_a_sound_bundle_is_not_accused_and_its_cap_is_tested_at_no_cost(head, candidates, mechanism):
+def test_a_sound_bundle_is_not_accused_and_its_cap_is_tested_at_no_cost(head, candidates):
+    mechanism = Gaussian(10.0)
     outcome = attacked(BundleEndpoint, head, candidates, mechanism, keys=3, rows=90)
     assert outcome.charges.faults == outcome.charges.cautions == ()
     assert (outcome.charges.shared, outcome.charges.refused) == (True, (1, 2, 3))

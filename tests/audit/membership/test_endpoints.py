@@ -75,10 +75,9 @@ def test_near_copies_are_new_rows_and_pay_like_them(bundle, candidates):
     assert endpoint.paid == 12
 
 
-@pytest.mark.parametrize("where", ["http", "bundle"])
-def test_running_out_is_a_result_and_every_affordable_row_is_answered(where, serve, bundle, candidates):
+def test_running_out_is_a_result_and_every_affordable_row_is_answered(serve, candidates):
     """At rho = 0.005 a row, 0.117 pays for 23 rows, in batches of 50."""
-    endpoint = serve().endpoint(rho=0.1171) if where == "http" else bundle(rho=0.1171)[0]
+    endpoint = serve().endpoint(rho=0.1171)
     counts = []
     found = ask([endpoint], candidates.members.X, AnswerJournal(None, endpoint.model()), on_rows=counts.append)
     assert found.exhausted == ("key 1: client",)
@@ -89,14 +88,10 @@ def test_running_out_is_a_result_and_every_affordable_row_is_answered(where, ser
     assert endpoint.budget()["queries_left"] == 0
 
 
-@pytest.mark.parametrize("where", ["http", "bundle"])
-def test_colluding_keys_are_capped_by_the_lineage(where, serve, bundle, candidates):
+def test_colluding_keys_are_capped_by_the_lineage(serve, candidates):
     """Each key could pay for 100 rows; the lineage pays for 60 in all, if no two keys ask one question."""
-    if where == "http":
-        service = serve(lineage_rho=0.3001)
-        endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob")]
-    else:
-        endpoints = bundle(keys=2, rho=0.5, lineage_rho=0.3001)
+    service = serve(lineage_rho=0.3001)
+    endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob")]
     names = [endpoint.name() for endpoint in endpoints]
     rows = rows_of_keys(candidates.members.X[:40], 1, endpoints[0].model(), 0, names)
     found = ask(endpoints, rows, AnswerJournal(None, endpoints[0].model()))
@@ -107,14 +102,10 @@ def test_colluding_keys_are_capped_by_the_lineage(where, serve, bundle, candidat
     assert (found.answers[0, :30] != found.answers[1, :30]).any(axis=1).all()
 
 
-@pytest.mark.parametrize("where", ["http", "bundle"])
-def test_keys_that_ask_one_question_get_one_answer_and_the_lineage_pays_once(where, serve, bundle, candidates):
+def test_keys_that_ask_one_question_get_one_answer_and_the_lineage_pays_once(serve, candidates):
     """It has room for 120 questions, 60 of them new to the key that asks: three keys' 180, were each one paid for."""
-    if where == "http":
-        service = serve(lineage_rho=0.6001)
-        endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob", "carol")]
-    else:
-        endpoints = bundle(keys=3, rho=0.5, lineage_rho=0.6001)
+    service = serve(lineage_rho=0.6001)
+    endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob", "carol")]
     found = ask(endpoints, candidates.members.X, AnswerJournal(None, endpoints[0].model()))
     assert found.exhausted == ()
     np.testing.assert_array_equal(found.answers[0], found.answers[1])

@@ -40,10 +40,9 @@ def test_a_model_that_memorises_is_shown_to(candidates):
     assert (report.kind, report.exit_status) == ("measured", ACQUITTED)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_model_of_other_records_shows_nothing(candidates, seed):
-    ask = asking(RandomForestClassifier(20, bootstrap=False, random_state=seed), records(120, 10 + seed))
-    leakage = measure_leakage(ask, candidates, confidence=1 - ALARM / 3, seed=seed)
+def test_a_model_of_other_records_shows_nothing(candidates):
+    ask = asking(RandomForestClassifier(20, bootstrap=False, random_state=0), records(120, 10))
+    leakage = measure_leakage(ask, candidates, confidence=1 - ALARM)
     assert leakage.pairs.epsilon == 0
     assert leakage.best.low <= 0
 

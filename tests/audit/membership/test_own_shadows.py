@@ -52,11 +52,12 @@ def target_of(kind, feature_map, records, whole=WHOLE):
 KINDS = ("class-sums", "class-sums with steps", "weights", "dpsgd", "dpsgd hidden", "dpsgd more noise")
 
 
-@pytest.mark.parametrize("feature_map", list(MAPS.values()), ids=list(MAPS))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "feature_map"), [*((kind, "fourier") for kind in KINDS), ("class-sums", "identity")], ids=str
+)
 def test_a_shadow_has_the_public_numbers_of_its_target(kind, feature_map):
     """Its certificate differs from the target's in nothing but names, and a millionth of the noise."""
-    target = target_of(kind, feature_map, some_records(700))
+    target = target_of(kind, MAPS[feature_map], some_records(700))
     setup = shadow_setup_of(target.certificate.shown_to_strangers(), 700)
     assert isinstance(setup.recipe, OwnRecipe)
     assert setup.departures == ()
