@@ -15,6 +15,11 @@ ALARM = 1e-7
 """The confidence is 1 less this, so that a sound model is shown to leak with a probability of 1e-7 at most."""
 
 
+@pytest.fixture(autouse=True)
+def _few_trees(monkeypatch):
+    monkeypatch.setattr("dpserve.audit.membership.leakage._TREES", 20)
+
+
 def records(count, seed):
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(count, 6))
