@@ -130,7 +130,7 @@ class TestBoundedRange:
 
 
 class TestSampledGaussian:
-    @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.01, 1000), (4.0, 0.02, 5000), (0.7, 0.01, 300)])
+    @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.01, 1000), (0.7, 0.01, 300)])
     def test_rdp_and_pld_agree_with_dp_accounting(self, sigma: float, rate: float, steps: int) -> None:
         step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
         event = dp_accounting.SelfComposedDpEvent(step, steps)
@@ -216,7 +216,7 @@ def test_delta_at_is_a_delta_at_which_the_epsilon_holds(analyse) -> None:
     "kind",
     [GaussianLoss(1e-3), LaplaceLoss(1e-3), BoundedRangeLoss(1e-3), PureLoss(1e-3), SubsampledGaussianLoss(2.0, 1e-3)],
 )
-@pytest.mark.parametrize("times", [1, 10**6, 10**12])
+@pytest.mark.parametrize("times", [1, 10**12])
 def test_any_number_of_releases_has_a_finite_answer(kind: PrivacyLoss, times: int) -> None:
     found = analyses.side_by_side(releases(kind, times), 1e-6)
 

@@ -67,8 +67,8 @@ def test_a_rate_so_near_1_that_its_losses_round_too_far_is_refused(q):
             refused()
 
 
-@pytest.mark.parametrize("s", [0.25, 0.3, 1.0, 4.0, 1000.0])
-@pytest.mark.parametrize("q", [1 - 2.0**-8, 0.9, 0.3, 1e-3, 1e-6])
+@pytest.mark.parametrize("s", [0.25, 1.0, 1000.0])
+@pytest.mark.parametrize("q", [1 - 2.0**-8, 0.3, 1e-6])
 def test_the_edges_of_bins_lie_where_they_are_said_to(s, q):
     """Against 50 digits, at the grids of a step and the many edges next to the least loss, ln(1 - q)."""
     mpmath = pytest.importorskip("mpmath")
@@ -120,7 +120,7 @@ def test_it_lies_above_what_dp_accounting_knows_the_run_to_leak(s, q, steps):
     assert known[0] > 0
 
 
-@pytest.mark.parametrize(("s", "q", "steps"), RUNS)
+@pytest.mark.parametrize(("s", "q", "steps"), RUNS[::3])
 def test_it_is_hardly_looser_than_dp_accountings_own_bound(s, q, steps):
     """At delta = 1e-5, by at most an eighth of epsilon, and by a fiftieth where noise is above 3.5 and steps many."""
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -233,7 +233,7 @@ def test_more_noise_less_sampling_and_fewer_steps_cost_less():
     assert least_mu(4.0, 0.1, 80) < middle
 
 
-@pytest.mark.parametrize(("s", "q", "steps"), [*RUNS, (10.0, 1.0, 20)])
+@pytest.mark.parametrize(("s", "q", "steps"), [*RUNS[::2], (10.0, 1.0, 20)])
 def test_what_is_covered_is_covered_and_what_is_less_is_not(s, q, steps):
     mu = least_mu(s, q, steps)
     assert covers(mu, s, q, steps)

@@ -71,14 +71,23 @@ def k8s_of_ha(k8s):
     return k8s.parent / HA / "k8s"
 
 
+class Rendered(dict):
+    """The resources of overlays, by name: each is rendered when a test first asks for it."""
+
+    def __init__(self, k8s, k8s_of_ha):
+        super().__init__()
+        self._folders = {HA: k8s_of_ha / "overlays" / HA, LOAD_BUNDLE: k8s / LOAD_BUNDLE}
+        self._folders |= {name: k8s / "overlays" / name for name in (*OVERLAYS, SECOND, EVERYTHING) if name != HA}
+
+    def __missing__(self, overlay):
+        done = kustomize(self._folders[overlay])
+        assert done.returncode == 0, done.stderr
+        assert "warning" not in done.stderr.lower(), done.stderr
+        self[overlay] = list(yaml.safe_load_all(done.stdout))
+        return self[overlay]
+
+
 @pytest.fixture(scope="session")
 def rendered(k8s, k8s_of_ha):
     """Every overlay's resources, by its name, and the pod that loads the bundle."""
-    found = {}
-    for overlay in (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE):
-        folder = k8s_of_ha if overlay == HA else k8s
-        done = kustomize(folder / LOAD_BUNDLE if overlay == LOAD_BUNDLE else folder / "overlays" / overlay)
-        assert done.returncode == 0, done.stderr
-        assert "warning" not in done.stderr.lower(), done.stderr
-        found[overlay] = list(yaml.safe_load_all(done.stdout))
-    return found
+    return Rendered(k8s, k8s_of_ha)

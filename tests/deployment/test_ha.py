@@ -24,9 +24,7 @@ import yaml
 
 from dpserve.accounting.ledger.embedded import server_binary
 from tests import topologies
-from tests.command_line import ran
-from tests.faults.servers import NotServing, Services, encrypting_server, free_port, ran_to_its_end
-from tests.faults.test_drill import Load
+from tests.faults.servers import Services, encrypting_server, free_port, ran_to_its_end
 
 from .conftest import HA, ROOT, SECOND, commands_that_write, kustomize
 from .test_manifests import containers, named, store_of, template_of
@@ -646,48 +644,3 @@ def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(
         return status == 0 and all_see
 
     wait_until(all_agree)
-
-
-@pytest.mark.slow
-def test_the_drill_of_a_failover_a_backup_the_loss_of_all_and_a_restore(store, tmp_path):
-    """The service has its own user, and the owner's commands have the owner's."""
-    budget, replicas = ("--rho", "5", "--delta", "1e-6"), ("--ledger-replicas", "1")
-    owner = Services(small_bundle(tmp_path), tmp_path / "home", store.address("dpserve-ledger-owner"), tmp_path / "log")
-    services = Services(owner.bundle, owner.home, store.address("dpserve-ledger"), owner.log, f"rho:{PRICE}")
-    backups = tmp_path / "backups"
-    store.start()
-    wait_until(store.is_whole)
-    with services.serving(*budget, *replicas, "--no-admin") as (url, _):
-        load = Load(url, owner.command_line("clients", "add", "ann", *budget, *replicas).splitlines()[-1])
-        with load.running():
-            load.goes_on(20)
-            store.primary().end()
-            answered = len(load.answers)
-            wait_until(lambda: len(load.answers) >= answered + 20)
-            owner.command_line("ledger", "backup", f"{backups}/", *replicas)
-            load.goes_on(20)  # which no backup has, and the journal does
-    store.end()
-    for pod in store.pods:
-        shutil.rmtree(pod.folder / "data")
-    store.start()
-    wait_until(store.is_whole)
-    assert store.primary() is store.pods[0]
-
-    assert "can be restored" in owner.command_line("ledger", "rehearse", f"{backups}/", *replicas)
-    owner.command_line("ledger", "restore", f"{backups}/", *replicas)
-    wrong = ran(["ledger", "verify", "--ledger", owner.ledger, *replicas], tmp_path, owner.environment)
-    assert wrong.returncode == 1, wrong.stdout
-    with pytest.raises(NotServing, match="reconcile"), services.serving(*budget, *replicas, "--no-admin"):
-        pass
-    assert "receipts put back" in owner.command_line("ledger", "reconcile", *replicas)
-    assert ": right" in owner.command_line("ledger", "verify", *replicas)
-    with services.serving(*budget, *replicas, "--no-admin") as (url, _):
-        again = Load(url, load.key)
-        for number, predictions in load.answers.items():
-            answer = again.ask(number).json()
-            assert (answer["receipt"]["charged_rows"], answer["predictions"]) == (0, predictions)
-        headers = {"Authorization": f"Bearer {load.key}"}
-        spent = httpx.get(f"{url}/budget", headers=headers, timeout=60).json()["spent"]["rho"]
-        # A question whose answer was lost was paid for, and nothing else was.
-        assert len(load.answers) <= round(spent / PRICE) <= load.asked
-    assert ": right" in owner.command_line("ledger", "verify", *replicas)

@@ -10,7 +10,6 @@ import redis
 from dpserve.accounting.ledger import Ledger, LedgerDamaged, OtherUnit, UnitLost, UnknownLineage
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
-from dpserve.accounting.ledger.export import export
 from dpserve.accounting.ledger.recovery import reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
@@ -90,13 +89,6 @@ async def test_a_unit_that_no_act_settled_is_found(embedded: Ledger, store_url: 
                 _ = [line async for line in backup(embedded, [lineage])]
 
 
-async def test_an_export_names_the_unit(embedded: Ledger, lineage: str) -> None:
-    await _open(embedded, lineage)
-    await embedded.acting("owner").settle_unit(lineage, "person")
-    lines = [line async for line in export(embedded.acting("owner"), lineage)]
-    assert any('"kind": "unit"' in line and '"unit": "person"' in line for line in lines)
-
-
 async def test_a_backup_keeps_the_unit(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "first") as ledger:
         await _open(ledger, "lineage")
@@ -158,20 +150,6 @@ async def test_the_owner_states_a_unit_that_no_journal_knows(tmp_path: Path) -> 
             await ledger.acting("owner").settle_unit("lineage", "")
         with pytest.raises(CannotRecover):
             await reconcile(ledger.acting("owner"), "lineage", read_journals(journals), unit="")
-
-
-async def test_a_service_that_joins_settles_the_unit_that_its_journals_know(tmp_path: Path) -> None:
-    folder, journals = tmp_path / "ledger", tmp_path / "journals"
-    async with Ledger.open(folder, journals=journals) as ledger:
-        await ledger.join("lineage")
-        await _open(ledger, "lineage")
-        await ledger.acting("owner").settle_unit("lineage", "person")
-        await ledger.charge(asking("lineage", "ann", "1"))
-    async with Ledger.open(folder, journals=journals) as ledger:
-        with redis.Redis(unix_socket_path=(folder / "socket").read_text().strip()) as store:
-            store.hdel(LineageKeys("lineage").account, "unit")
-        await ledger.join("lineage")
-        assert await _unit(ledger, "lineage") == "person"
 
 
 async def test_a_service_that_runs_on_settles_a_lost_unit_and_charges_no_other(tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ async def test_libraries_of_two_releases_lie_side_by_side(
     assert _libraries(store) == {ours.name: ours.code, newer.name: newer.code}
 
 
-@pytest.mark.parametrize("written", ["none", "2", "8"])
+@pytest.mark.parametrize("written", ["none", "8"])
 async def test_a_lineage_of_another_format_is_left_alone(
     changeable_url: str, store: "redis.Redis[bytes]", written: str
 ) -> None:
