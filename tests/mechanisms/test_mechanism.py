@@ -1,6 +1,7 @@
 """The promises of every mechanism; a price is never exceeded."""
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -111,7 +112,7 @@ def test_a_mechanism_is_a_value(mechanism):
     assert mechanism.status == "proven"
     assert mechanism.name in names()
     assert Cost.parse(str(mechanism.cost)) == mechanism.cost
-    same = type(mechanism)(**vars(mechanism))
+    same = replace(mechanism)
     assert same == mechanism
     assert hash(same) == hash(mechanism)
     with pytest.raises(AttributeError):

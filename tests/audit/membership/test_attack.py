@@ -33,7 +33,7 @@ from dpserve.training.kinds.published.train import train_published
 from research.noise_faults import Faulty
 from tests.audit.membership.conftest import DECLARATION, draw
 
-REMEMBERING = AttackChoices(shadow_models=4, shadow_epochs=600)
+REMEMBERING = AttackChoices(shadow_models=4, shadow_epochs=300)
 QUICK = AttackChoices(shadow_models=4, seed=1)
 
 
