@@ -23,9 +23,6 @@ from dpserve.training.kinds.published.bounds import Topology, claimed_sensitivit
 from tests.command_line import ran
 from tests.faults.servers import StoreServer
 
-HTTP = httpx.Client(timeout=60)
-"""As patient as a busy machine needs."""
-
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
@@ -288,9 +285,9 @@ def test_a_mechanism_is_served_at_its_default_price_to_accounts_that_accept_it(r
     process, address = run.start(bundle, "--port", 0, "--mechanism", "label", *budget)
     key = run("clients", "add", "alice", *budget).stdout.strip()
     headers = {"Authorization": f"Bearer {key}"}
-    answer = HTTP.post(f"{address}/predict", json={"instances": [[30, 5000]]}, headers=headers).json()
+    answer = httpx.post(f"{address}/predict", json={"instances": [[30, 5000]]}, headers=headers).json()
     assert sorted(answer["predictions"][0]) == [0, 1]
-    price = HTTP.get(f"{address}/models/model").json()["price_per_row"]
+    price = httpx.get(f"{address}/models/model").json()["price_per_row"]
     currency, expected = ("epsilon", 0.05) if "--epsilon" in budget else ("rho", 0.00125)
     assert price[currency] == pytest.approx(expected, rel=1e-9)
     process.terminate()
@@ -313,9 +310,9 @@ def test_a_published_network_is_served_as_unproven_or_not_at_all(run):
     process, address = run.start("net", *published, "--accept-unproven")
     key = run("clients", "add", "alice", "--epsilon", 9, "--delta", 1e-5).stdout.strip()
     headers = {"Authorization": f"Bearer {key}"}
-    answer = HTTP.post(f"{address}/predict", json={"instances": [[30, 5000]]}, headers=headers).json()
-    report = HTTP.get(f"{address}/budget", headers=headers).json()
-    page = HTTP.get(f"{address}/models/net").json()
+    answer = httpx.post(f"{address}/predict", json={"instances": [[30, 5000]]}, headers=headers).json()
+    report = httpx.get(f"{address}/budget", headers=headers).json()
+    page = httpx.get(f"{address}/models/net").json()
     statuses = (answer["receipt"], answer["budget"], report, report["explanation"], page)
     assert {each["status"] for each in statuses} == {"unproven"}
     assert report["membership_advantage_bound"] == {"now": 1, "when_spent": 1}
@@ -364,7 +361,7 @@ def test_the_ledger_outlives_the_service_and_its_store_does_not(run, bundle):
         process, address = run.start(bundle, "--port", 0, "--price", "rho:0.001", stdin=subprocess.DEVNULL)
         process.send_signal(signal.SIGHUP)
         headers = {"Authorization": f"Bearer {key}"}
-        reports.append(HTTP.post(f"{address}/predict", json={"instances": [row]}, headers=headers).json()["budget"])
+        reports.append(httpx.post(f"{address}/predict", json={"instances": [row]}, headers=headers).json()["budget"])
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0
@@ -420,11 +417,11 @@ def test_the_demonstration_stays_up_for_a_browser_and_leaves_nothing(run, kind):
         key = re.search(r"Sign in with the API key .*: (dp_\S+)", said)[1]
         rows = Path(re.search(r"Digits to ask about: (\S+)", said)[1]).read_text().splitlines()
         owner = re.search(r"The owner's page: (\S+),", said)[1]
-        assert HTTP.get(address).status_code == HTTP.get(owner + "/").status_code == 200
-        names = HTTP.get(address + "models/digits").json()["feature_names"]
+        assert httpx.get(address).status_code == httpx.get(owner + "/").status_code == 200
+        names = httpx.get(address + "models/digits").json()["feature_names"]
         assert rows[0].split(",") == names
         body = {"instances": [[float(value) for value in row.split(",")] for row in rows[1:]]}
-        answered = HTTP.post(address + "predict", json=body, headers={"Authorization": f"Bearer {key}"})
+        answered = httpx.post(address + "predict", json=body, headers={"Authorization": f"Bearer {key}"})
         assert len(answered.json()["predictions"]) == len(rows) - 1
         os.killpg(process.pid, signal.SIGINT)  # Ctrl-C is for all that runs in the terminal
         process.communicate(timeout=60)

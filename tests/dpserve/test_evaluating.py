@@ -1,6 +1,7 @@
 """`dpserve evaluate`: what it writes and charges, and what it refuses."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from dpserve.training.intervals import Interval
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.roc import RocPoint
 
+from .conftest import CommandLine
+
 ROWS = [f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)]
 HEADER = "age,income,ok\n"
 TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
@@ -24,11 +27,19 @@ OPENING = ("--lineage-epsilon", "6", "--lineage-delta", "1e-5")
 PRICE = ("--label", "ok", "--rho", "0.3")
 
 
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory):
+    """A folder with records, others that are held out, a model, and the home that it was trained in."""
+    found = CommandLine(tmp_path_factory.mktemp("evaluating"))
+    (found.folder / "r.csv").write_text(HEADER + "".join(ROWS))
+    (found.folder / "held.csv").write_text(HEADER + "".join(row.replace(",", ".5,", 1) for row in ROWS))
+    found(*TRAIN, *SUMS)
+    return found.folder
+
+
 @pytest.fixture
-def model(run):
-    (run.folder / "r.csv").write_text(HEADER + "".join(ROWS))
-    (run.folder / "held.csv").write_text(HEADER + "".join(row.replace(",", ".5,", 1) for row in ROWS))
-    run(*TRAIN, *SUMS)
+def model(run, sums):
+    shutil.copytree(sums, run.folder, dirs_exist_ok=True)
     return load_model(run.folder / "model")
 
 
@@ -121,10 +132,13 @@ def test_fewer_figures_are_more_precise(run, model):
     )
 
 
-def test_what_cannot_be_charged_is_not_written(run, model):
+def test_an_evaluation_is_written_and_charged_or_neither(run, model):
     assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     run("lineage", "set-budget", "model", "--rho", "0.2", "--delta", "1e-5")
     assert "nothing was charged for it" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    run("lineage", "set-budget", "people", "--rho", "100", "--delta", "1e-5", "--yes")
+    run.fails("evaluate", "model", "--data", "held.csv", *PRICE, "--out", "nowhere/e.json")
+    assert spent(run) == {"people": 0}
     assert not (run.folder / "model" / "evaluation.json").exists()
 
 
@@ -140,32 +154,14 @@ def test_rows_that_were_not_paid_for_are_not_noted_in_a_lineage(run, model):
     run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *OPENING)
 
 
-def test_what_cannot_be_written_is_not_paid_for(run, model):
-    run("lineage", "set-budget", "model", *BUDGET)
-    before = spent(run)
-    run.fails("evaluate", "model", "--data", "held.csv", *PRICE, "--out", "nowhere/e.json")
-    assert spent(run) == before
-
-
 def test_one_lineage_pays_for_model_and_evaluation_together_or_for_neither(run, model):
     price = to_rho(model.certificate.price.picorho)
     run("lineage", "set-budget", "model", "--rho", str(price + 0.2), "--delta", "1e-5")
     assert "nothing was charged for it" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     assert spent(run) == {"people": 0}
     run("lineage", "set-budget", "people", "--rho", "100", "--delta", "1e-5", "--yes")
-    refused = run.fails(
-        "evaluate",
-        "model",
-        "--data",
-        "held.csv",
-        "--lineage",
-        "held",
-        *PRICE,
-        "--lineage-epsilon",
-        "2",
-        "--lineage-delta",
-        "1e-5",
-    )
+    opening = ("--lineage", "held", "--lineage-epsilon", "2", "--lineage-delta", "1e-5")
+    refused = run.fails("evaluate", "model", "--data", "held.csv", *PRICE, *opening)
     assert "nothing was charged for it" in refused
     assert spent(run) == {"people": 0}
 

@@ -16,16 +16,27 @@ from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import Ledger, key_digest
 from dpserve.accounting.ledger.backup_files import BackupFile
 
+from .conftest import CommandLine
+
 ROWS = np.array([[30.0, 5000.0], [70.0, 55000.0]])
 PRICE = ("--price", "rho:0.001")
 
 
-@pytest.fixture
-def spent(run, bundle):
-    """A ledger with a client that was answered two rows: the client's key."""
-    run("lineage", "set-budget", bundle, "--rho", 1, "--delta", 1e-6)
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory, trained):
+    """A folder with a ledger with a client that was answered two rows, and the client's key."""
+    run = CommandLine(shutil.copytree(trained, tmp_path_factory.mktemp("ledger") / "owner"))
+    run("lineage", "set-budget", "model", "--rho", 1, "--delta", 1e-6)
     key = run("clients", "add", "alice", "--rho", 0.1, "--delta", 1e-6).stdout.strip()
-    _ask(run, bundle, key, ROWS)
+    _ask(run, "model", key, ROWS)
+    return run.folder, key
+
+
+@pytest.fixture
+def spent(run, asked):
+    """A copy of that ledger: the client's key."""
+    folder, key = asked
+    shutil.copytree(folder, run.folder, dirs_exist_ok=True)
     return key
 
 

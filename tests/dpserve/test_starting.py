@@ -1,11 +1,13 @@
 """`dpserve serve` with pay-once models: every refusal comes before the first charge."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,18 +26,30 @@ from dpserve.training.kinds.weights.train import release_weights
 from tests.owners_commands import COLUMNS, ROWS
 from tests.seeded import Seeded
 
+from .conftest import CommandLine
+
 PRICE = ("class-sums", "--rho", "0.1")
 BUDGET = ("--rho", "0.15", "--delta", "1e-5")
 
 
+def trained(run, name, lineage="people", *more):
+    run("train", "--data", "r.csv", *COLUMNS, *PRICE, "--lineage", lineage, "--name", name, "--out", name, *more)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A folder with the model `first`, and the home that it was trained in."""
+    found = CommandLine(tmp_path_factory.mktemp("starting"))
+    (found.folder / "r.csv").write_text("age,income,ok\n" + "".join(ROWS))
+    trained(found, "first")
+    return found.folder
+
+
 @pytest.fixture
-def train(run):
-    (run.folder / "r.csv").write_text("age,income,ok\n" + "".join(ROWS))
-
-    def make(name, lineage="people", *more):
-        run("train", "--data", "r.csv", *COLUMNS, *PRICE, "--lineage", lineage, "--name", name, "--out", name, *more)
-
-    return make
+def train(run, first):
+    """Train further models beside `first`."""
+    shutil.copytree(first, run.folder, dirs_exist_ok=True)
+    return partial(trained, run)
 
 
 def spent(run):
@@ -43,7 +57,6 @@ def spent(run):
 
 
 def test_models_that_a_lineage_cannot_pay_for_together_are_all_refused(run, train):
-    train("first")
     train("second")
     run("lineage", "set-budget", "first", *BUDGET)
     said = run.fails("serve", "first", "second")
@@ -57,7 +70,6 @@ def test_models_that_a_lineage_cannot_pay_for_together_are_all_refused(run, trai
 
 
 def test_no_lineage_pays_when_another_cannot(run, train):
-    train("first")
     train("other", "others", "--overlapping-lineage-is-accepted")
     run("lineage", "set-budget", "first", *BUDGET)
     assert "others has no budget" in run.fails("serve", "first", "other")
@@ -67,8 +79,8 @@ def test_no_lineage_pays_when_another_cannot(run, train):
     assert spent(run) == {"people": 0, "others": 0}
 
 
-def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, train):
-    train("first")
+@pytest.mark.usefixtures("train")
+def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, free_port):
     run("lineage", "set-budget", "first", *BUDGET)
     for more in (
         ("--default", "second"),
@@ -77,6 +89,9 @@ def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, train)
         ("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"),
         ("--admin-port", "1", "--admin-host", "192.0.2.1"),
         ("first",),
+        ("--port", free_port, "--grpc-port", free_port),
+        ("--port", free_port, "--admin-port", free_port),
+        ("--grpc-port", free_port, "--admin-port", free_port),
     ):
         run("serve", "first", *more, status=1)
         assert spent(run) == {"people": 0}, more
@@ -92,20 +107,8 @@ def free_port():
             return port
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("--port", "--grpc-port"), ("--port", "--admin-port"), ("--grpc-port", "--admin-port")],
-)
-def test_two_ports_of_one_number_are_found_before_a_charge(run, train, free_port, one, other):
-    train("first")
-    run("lineage", "set-budget", "first", *BUDGET)
-    said = run.fails("serve", "first", one, free_port, other, free_port)
-    assert str(free_port) in said
-    assert spent(run) == {"people": 0}
-
-
-def test_the_owners_port_makes_way_for_grpc_where_nobody_asked_for_it(run, train, free_port):
-    train("first")
+@pytest.mark.usefixtures("train")
+def test_the_owners_port_makes_way_for_grpc_where_nobody_asked_for_it(run, free_port):
     run("lineage", "set-budget", "first", *BUDGET)
     process, _, before = run.start_and_read("first", "--port", free_port, "--grpc-port", free_port + 1)
     (owners,) = [line for line in before if "owner's port" in line]
@@ -132,10 +135,10 @@ main()
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_thread_for_the_store_starts_ends_the_service(run, train, sent):
+@pytest.mark.usefixtures("train")
+@pytest.mark.parametrize("sent", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+def test_a_signal_while_the_thread_for_the_store_starts_ends_the_service(run, sent):
     """It comes where anyio waits for its thread, and an exception there would have it wait for ever."""
-    train("first")
     words = [sys.executable, "-c", ENDS_ITSELF.format(int(sent)), "serve", "first", "--port", "0", *BUDGET]
     done = subprocess.run(words, cwd=run.folder, env=run.environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
