@@ -321,6 +321,7 @@ def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(t
     assert "takes the place of --classes" in words_of(tmp_path, *asked, *declared, "--classes", 2)
 
 
+@pytest.mark.slow
 def test_public_images_speak_for_shades_and_the_printed_command_trains_on_them(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=800)
