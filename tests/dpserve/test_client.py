@@ -234,7 +234,7 @@ def test_refusals_can_be_pickled(service, key):
 
 
 def test_to_scikit_learn_it_is_a_fitted_classifier(service, add):
-    """Of a model whose classes are not in the order that metrics take for granted."""
+    """Its classes are not in the order that metrics take for granted."""
     key = add(0.02)
     X = np.array([[21.0, 1000.0], [35.0, 15000.0], [60.0, 40000.0], [78.0, 58000.0]])
     y = np.array(["no", "no", "yes", "yes"])
