@@ -150,7 +150,7 @@ class TestSampledGaussian:
         assert sampled["basic"].epsilon == pytest.approx(plain["basic"].epsilon, rel=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(mu=mus, epsilon=pure, selection=pure, times=st.lists(st.integers(0, 50), min_size=3, max_size=3), delta=deltas)
 def test_more_releases_never_cost_less(
     mu: float, epsilon: float, selection: float, times: list[int], delta: float
