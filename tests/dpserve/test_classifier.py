@@ -337,11 +337,7 @@ def test_weights_are_refused_with_the_reason(declared, home):
 @pytest.mark.filterwarnings("ignore:the signal is:UserWarning")
 @pytest.mark.parametrize(
     ("release", "more"),
-    [
-        ("auto", {"n": 400}),
-        ("weights", {"lam": 5.0}),
-        ("dpsgd", {"n": 400, "steps": 5, "hidden": 4}),
-    ],
+    [("auto", {"n": 400}), ("weights", {"lam": 5.0}), ("dpsgd", {"n": 400, "steps": 5, "hidden": 4})],
 )
 def test_every_release_is_offered_and_paid_for(declared, spent, release, more):
     model = estimator(**declared | {"kind": release} | more).fit(X, Y)
@@ -535,12 +531,7 @@ class TestMissingValues:
 
     @pytest.mark.parametrize(
         ("made", "missing"),
-        [
-            (np.asarray, 0.25),
-            (pd.DataFrame, "level"),
-            (pl.DataFrame, {"x0": 0.25}),
-            (np.asarray, {"x0": "level"}),
-        ],
+        [(np.asarray, 0.25), (pd.DataFrame, "level"), (pl.DataFrame, {"x0": 0.25}), (np.asarray, {"x0": "level"})],
     )
     def test_it_is_declared_by_a_value_or_as_a_level(self, declared, made, missing):
         table = self.HOLES if made is np.asarray else made({"x0": self.HOLES[:, 0], "x1": self.HOLES[:, 1]})

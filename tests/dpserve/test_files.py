@@ -58,14 +58,7 @@ def draw(folder):
         figure.add_subplot()
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        admin_key,
-        draw,
-    ],
-    ids=["the admin key", "a plot"],
-)
+@pytest.mark.parametrize("write", [admin_key, draw], ids=["the admin key", "a plot"])
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, write):
     with limited_to(10), pytest.raises(OSError) as refused:  # noqa: PT011
         write(tmp_path)

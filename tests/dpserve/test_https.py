@@ -93,10 +93,7 @@ def test_a_pinned_certificate_is_the_only_one_that_is_trusted(tmp_path):
     async def ask(tls):
         with bind() as listening:
             url = url_of(listening, tls)
-            async with (
-                answering(listening, tls),
-                httpx.AsyncClient(verify=pinned.pinned()) as http,
-            ):
+            async with answering(listening, tls), httpx.AsyncClient(verify=pinned.pinned()) as http:
                 return (await http.get(f"{url}/livez")).status_code
 
     assert asyncio.run(ask(pinned)) == 503

@@ -57,11 +57,7 @@ def test_every_line_is_json_and_says_nothing_of_what_was_asked(logs):
     lines = [json.loads(line) for line in (output + errors).splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     said = [line["message"] for line in lines if line["logger"] == "dpserve"]
-    assert [re.split(r" is\b|:", each)[0] for each in said] == [
-        "the owner's port",
-        "serving model",
-        "stopped serving",
-    ]
+    assert [re.split(r" is\b|:", each)[0] for each in said] == ["the owner's port", "serving model", "stopped serving"]
     assert not [line for line in lines if line["logger"] == "uvicorn.error"]
     requests = [line for line in lines if line["message"] == "request" and line["route"] != "/livez"]
     assert [(line["request_id"], line["status"]) for line in requests] == ids

@@ -44,12 +44,7 @@ def test_every_price_of_an_answer_can_be_served_and_pays_for_the_queries_asked(t
     asked = ("--n", 1437, "--classes", 10, *BUDGET, "--queries", 500)
     found = json.loads(invoked(tmp_path, *asked, "--json").stdout)["answers"]
 
-    assert {option["mechanism"] for option in found["options"]} == {
-        "gaussian",
-        "laplace",
-        "selected-neuron",
-        "label",
-    }
+    assert {option["mechanism"] for option in found["options"]} == {"gaussian", "laplace", "selected-neuron", "label"}
     budgets = {budget["accepts"]: budget["rho"] for budget in found["budgets"]}
     assert budgets["gaussian"] == Budget.from_epsilon_delta(3, 1e-6, "gaussian").limit / 1e12
     for option in found["options"]:

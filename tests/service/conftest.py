@@ -142,12 +142,7 @@ class Starter:
         """more: returns further predictors of a ledger. seconds_idle: how long a connection that asks nothing lives."""
 
         def make(ledger):
-            return MeteredPredictor(
-                head,
-                mechanism or Gaussian(10.0),
-                ledger,
-                largest_batch=LARGEST_BATCH,
-            )
+            return MeteredPredictor(head, mechanism or Gaussian(10.0), ledger, largest_batch=LARGEST_BATCH)
 
         return self.start(
             make,
@@ -274,11 +269,7 @@ def own_service(start, head) -> RunningService:
 def owner(service):
     """An HTTP client of the owner's port, with its key."""
     listening = bind()
-    admin = AdminPort(
-        listening,
-        key_digest(KEY),
-        key_digest(METRICS_KEY),
-    )
+    admin = AdminPort(listening, key_digest(KEY), key_digest(METRICS_KEY))
     opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     http = service.http(KEY)

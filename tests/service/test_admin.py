@@ -43,11 +43,7 @@ def test_the_key_for_metrics_reads_metrics_and_nothing_else(service, owner):
 def test_the_empty_key_is_nobodys_even_where_it_was_configured(service):
     listening = bind()
     opened = admin_port(
-        AdminPort(listening, key_digest("")),
-        service.models,
-        service.ledger,
-        service.metrics,
-        service.counts,
+        AdminPort(listening, key_digest("")), service.models, service.ledger, service.metrics, service.counts
     )
     service.call(opened.__aenter__())
     http = service.http()

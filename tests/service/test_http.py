@@ -209,13 +209,7 @@ def test_clients_together_are_capped_by_the_lineage(start, head):
         (b'{"instances": [[0,0,0,0], [0,1e999,1,1]]}', 422, "invalid-rows", 1, "row 1, column 1"),
         (b'{"instances": [[0,0,0,0], [0,0,1.01,1]]}', 422, "invalid-rows", 1, "row 1, column 2 ('c') must be"),
         (b'{"instances": [[0,0,0,0], [0,-0.01,0,1]]}', 422, "invalid-rows", 1, "from 0 to 1"),
-        (
-            json.dumps({"instances": [ROW] * 51}).encode(),
-            422,
-            "invalid-rows",
-            None,
-            "51 rows; this service",
-        ),
+        (json.dumps({"instances": [ROW] * 51}).encode(), 422, "invalid-rows", None, "51 rows; this service"),
         (b'{"instances": [[0,0,0,0]], "model": "other"}', 404, "unknown-model", None, "'other'"),
         (b" " * 20_001, 413, "body-too-large", None, "20000 bytes"),
     ],
@@ -230,12 +224,7 @@ def test_bad_bodies_are_explained_and_cost_nothing(service, body, status, kind, 
 
 def test_keys(service):
     key = service.add_client()
-    for headers in (
-        {},
-        {"Authorization": "Basic YQ=="},
-        {"Authorization": "Bearer"},
-        {"Authorization": "Bearer nope"},
-    ):
+    for headers in ({}, {"Authorization": "Basic YQ=="}, {"Authorization": "Bearer"}, {"Authorization": "Bearer nope"}):
         for method, path in (("POST", "/predict"), ("GET", "/budget")):
             response = service.http().request(method, path, headers=headers)
             problem(response, 401, "unauthenticated")
@@ -482,11 +471,7 @@ def test_intervals_are_stated_where_they_are_asked_for(service):
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [
-        ("/predict?intervals=1", {}),
-        ("/predict?intervals=true&intervals=true", {}),
-        ("/predict", {"intervals": "yes"}),
-    ],
+    [("/predict?intervals=1", {}), ("/predict?intervals=true&intervals=true", {}), ("/predict", {"intervals": "yes"})],
 )
 def test_a_wish_for_intervals_that_cannot_be_read_is_refused(service, path, body):
     http = service.http(service.add_client())

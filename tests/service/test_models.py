@@ -39,10 +39,7 @@ def service(start, head):
     """colours, the default; shapes, of the same lineage, at a quarter of the price; sounds, of another lineage."""
 
     def more(ledger):
-        return [
-            predictor(renamed(head, "shapes"), ledger, 20.0),
-            predictor(renamed(head, "sounds", "other"), ledger),
-        ]
+        return [predictor(renamed(head, "shapes"), ledger, 20.0), predictor(renamed(head, "sounds", "other"), ledger)]
 
     running = start(head, more=more)
     running.call(

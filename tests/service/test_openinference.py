@@ -76,11 +76,7 @@ def test_tritonclient_is_answered_and_charged_as_every_client_is(service, client
     http = service.http(service.add_client())
     wanted = None if outputs is None else [triton.InferRequestedOutput("probabilities", binary_data=outputs)]
     result = client.infer(
-        "colours",
-        asked([ROW, [0.5] * 4], binary=binary_in),
-        outputs=wanted,
-        headers=key_of(http),
-        request_id="mine",
+        "colours", asked([ROW, [0.5] * 4], binary=binary_in), outputs=wanted, headers=key_of(http), request_id="mine"
     )
     probabilities = result.as_numpy("probabilities")
     assert probabilities.shape == (2, 3)

@@ -73,12 +73,7 @@ def train_ratings(records, name, feature_map, price, n, lineage, randomness, bef
     law = GaussianVector(mu_for(price), 1, float(np.abs(ratings).max()))
     total = np.array([np.bincount(records.y, records.weights, minlength=len(ratings)) @ ratings])
     certificate = RatingsCertificate.fresh(
-        name,
-        records.declaration,
-        feature_map,
-        lineage,
-        releases=(*before, TOTAL.bought(law.cost)),
-        records_declared=n,
+        name, records.declaration, feature_map, lineage, releases=(*before, TOTAL.bought(law.cost)), records_declared=n
     )
     return Ratings(certificate, law.release(total, randomness), feature_map.public_tensors())
 
