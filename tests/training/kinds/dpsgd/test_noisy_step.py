@@ -15,6 +15,7 @@ from dpserve.accounting.losses import SubsampledGaussianLoss
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.mechanisms.wide_gaussian import SCALE
 from dpserve.training.fitting.network import SUM_ERROR, Network
+from dpserve.training.inputs.sums import ROWS, of_rows
 from dpserve.training.kinds.dpsgd.noisy_step import (
     DpSgdStep,
     StepRelease,
@@ -147,3 +148,18 @@ def test_a_distinguisher_stays_below_the_claim_and_convicts_planted_faults():
         acquitted, *convicted = (least_delta(*pair, epsilon) for pair in seen)
         assert acquitted <= claimed
         assert min(convicted) > claimed
+
+
+@pytest.mark.parametrize("files", [None, (2, 3)])
+def test_a_unit_takes_part_with_all_of_its_records_or_with_none(files):
+    network = Network((2, 2))
+    X, y, units = np.eye(5, 2) + 1, np.array([0, 1, 0, 1, 1]), np.array([2, 0, 2, 1, 0])
+    weights = np.array([0.5, 0.5, 0.5, 1.0, 0.5])
+    step = private_step(network, CLAIM, Seeded(0))
+    for unit in range(3):
+        taken = np.arange(3) == unit
+        alone = replace(step, sample=lambda _, taken=taken: taken, add_noise=lambda total: total)
+        total, _ = alone.noisy_totals(network.initial(0), of_rows(X, y, weights, units, files), ROWS, None)
+        own = units == unit
+        expected = network.clipped_sum(network.initial(0), X[own], y[own], CLAIM.clip_norm, weights[own])
+        assert np.allclose(total, expected, rtol=1e-12)
