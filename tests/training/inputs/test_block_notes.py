@@ -8,7 +8,7 @@ import pytest
 
 from dpserve.training.block_choice import Blocks
 from dpserve.training.errors import TrainingError
-from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks, period_of
+from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks, period_named, period_of
 from dpserve.training.inputs.table_records import read_numbers
 
 BUDGET = "epsilon:3@1e-6"
@@ -97,3 +97,12 @@ def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, se
             first.setdefault(who, block)
     assert min(accepted.values()) > 3
     assert all(first[who] in charged for who, models in charged_for.items() for charged in models)
+
+
+@pytest.mark.parametrize(
+    ("day", "week"), [("2024-12-30", "2025-W01"), ("2025-01-01", "2025-W01"), ("2027-01-03", "2026-W53")]
+)
+def test_a_week_has_the_year_that_most_of_its_days_lie_in(day, week):
+    """The week of ISO 8601, whose year is not always the day's."""
+    assert period_of(day, "week") == week
+    assert period_named(week, "week") == week
