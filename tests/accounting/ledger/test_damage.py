@@ -11,6 +11,7 @@ from dpserve.accounting.ledger import (
     BudgetExhausted,
     Charge,
     ClientRevoked,
+    EmbeddedStore,
     Idempotency,
     Ledger,
     LedgerDamaged,
@@ -27,6 +28,13 @@ from .conftest import asking, decided, new_lineage, open_accounts, releases
 pytestmark = pytest.mark.anyio
 
 Damage = Callable[["redis.Redis[bytes]", LineageKeys], object]
+
+
+@pytest.fixture(scope="module")
+def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a store of the module's own: damaged lineages end a list of all."""
+    with EmbeddedStore(tmp_path_factory.mktemp("damage")) as embedded:
+        yield embedded.url
 
 
 @pytest.fixture

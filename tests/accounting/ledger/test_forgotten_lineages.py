@@ -1,7 +1,6 @@
 """Lineages that were forgotten: refused for good by every function, in every copy, whatever came before."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dpserve.accounting.ledger import (
     ActRefused,
-    EmbeddedStore,
     Ledger,
     LedgerRefusal,
     LineageForgotten,
@@ -34,13 +32,6 @@ from .conftest import asking, budget, dump, new_lineage, open_accounts, releases
 pytestmark = pytest.mark.anyio
 
 WHOLE = releases(10)
-
-
-@pytest.fixture(scope="module")
-def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a store without what other tests damage: all of its lineages are listed here."""
-    with EmbeddedStore(tmp_path_factory.mktemp("ledger")) as store:
-        yield store.url
 
 
 async def _open(ledger: Ledger, lineage: str) -> None:

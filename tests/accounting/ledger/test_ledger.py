@@ -1,7 +1,5 @@
 """The ledger's contract, held by every kind of store."""
 
-from collections.abc import Iterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -12,7 +10,6 @@ from dpserve.accounting.ledger import (
     Charge,
     ChargeRequest,
     ClientRevoked,
-    EmbeddedStore,
     IdempotencyConflict,
     Ledger,
     UnknownClient,
@@ -31,13 +28,6 @@ from .conftest import COST, asking, budget, dump, open_accounts, question, relea
 pytestmark = pytest.mark.anyio
 
 PRICE = COST.picorho
-
-
-@pytest.fixture(scope="module")
-def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a store without what other tests damage: all of its lineages are listed here."""
-    with EmbeddedStore(tmp_path_factory.mktemp("ledger")) as store:
-        yield store.url
 
 
 async def _spent(ledger: Ledger, lineage: str, client: str = "ann") -> tuple[int, int]:
