@@ -20,7 +20,7 @@ from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.features.whole_steps import UNIT_ROWS
 from dpserve.training.inputs.columns import usual_norm
 from dpserve.training.inputs.records import Declaration
-from dpserve.training.options import OneOf, option, range_text
+from dpserve.training.options import OneOf, option, range_of, range_text
 
 ROWS_AT_ONCE = 256
 _MOST_SHOWN = 12
@@ -41,13 +41,6 @@ def _read_ends(given: Any) -> Any:
     return tuple(given.split(":")) if isinstance(given, str) else given
 
 
-def _limits(kind: type[FeatureMap], name: str) -> dict[str, Any]:
-    """Return the range that a feature map gives to a field, as `option` takes it."""
-    ends = ("ge", "gt", "le", "lt")
-    metadata = kind.model_fields[name].metadata
-    return {end: getattr(limit, end) for end in ends for limit in metadata if getattr(limit, end, None) is not None}
-
-
 Sides = Annotated[tuple[Side, Side] | tuple[Side, Side, Side], BeforeValidator(_read_sides)]
 """An image's height, width and perhaps channels."""
 
@@ -62,16 +55,20 @@ def _sides(default: Any) -> Any:
     )
 
 
-_BIAS = option(0.0, "The constant coordinate of phi.", **_limits(FeatureMap, "bias"))
+_BIAS = option(0.0, "The constant coordinate of phi.", **range_of(FeatureMap.model_fields["bias"]))
 _CLIP_NORM = option(
     None,
     "The length that scaled rows, or an encoder's features, are scaled down to.",
     default_text="half the square root of their number; of a schema's columns about their usual length",
-    **_limits(FeatureMap, "clip_norm"),
+    **range_of(FeatureMap.model_fields["clip_norm"]),
 )
-_RANDOM_FEATURES = option(1000, "The number of Fourier features, an even one.", **_limits(Fourier, "random_features"))
-_BANDWIDTH = option(0.5, "The width of the Fourier kernel, in units of the unit ball.", **_limits(Fourier, "bandwidth"))
-_SEED = option(0, "The public seed of the random features.", **_limits(Fourier, "seed"))
+_RANDOM_FEATURES = option(
+    1000, "The number of Fourier features, an even one.", **range_of(Fourier.model_fields["random_features"])
+)
+_BANDWIDTH = option(
+    0.5, "The width of the Fourier kernel, in units of the unit ball.", **range_of(Fourier.model_fields["bandwidth"])
+)
+_SEED = option(0, "The public seed of the random features.", **range_of(Fourier.model_fields["seed"]))
 ENCODER = "An encoder of features"
 
 

@@ -65,9 +65,13 @@ def option_of(options: "type[Options]", name: str, sentence: str | None = None, 
     """Declare a field as other options have one of this name. sentence, shown: in the place of that one's."""
     field = options.model_fields[name]
     more: Any = field.json_schema_extra
-    limits_ = {end: getattr(limit, end) for limit in field.metadata for end in _ENDS if hasattr(limit, end)}
     default = ... if field.is_required() else field.get_default()
-    return Field(default, description=sentence or field.description, json_schema_extra=more | shown, **limits_)
+    return Field(default, description=sentence or field.description, json_schema_extra=more | shown, **range_of(field))
+
+
+def range_of(field: FieldInfo) -> dict[str, Any]:
+    """Return the range of a field's numbers as `option` takes it."""
+    return {end: getattr(limit, end) for limit in field.metadata for end in _ENDS if hasattr(limit, end)}
 
 
 class Options(BaseModel):
