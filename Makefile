@@ -14,7 +14,7 @@ TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 # What Python compiles is kept: each worker and each command of the tests would compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-metered serve test tests test-research test-times test-lowest test-all test-whole faults bench bench-quick lint docs
+.PHONY: demo demo-metered serve test tests test-research test-times test-all test-whole faults bench bench-quick lint docs
 .PHONY: pictures proto lock advisories release clean
 
 demo: $(RUN)
@@ -40,12 +40,6 @@ test-research: $(TESTS)
 # The seconds of each folder and fixture, and the slowest tests.
 test-times: $(TESTS)
 	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow and not research" -p tests.times
-
-# The tests with the lowest versions that pyproject.toml allows.
-test-lowest:
-	@rm -rf build/lowest && $(PYTHON) -m venv build/lowest && $(PYTHON) deploy/lowest.py > build/lowest.txt
-	@build/lowest/bin/pip install --quiet --disable-pip-version-check --constraint build/lowest.txt -e '.[test]'
-	@build/lowest/bin/pytest -q -n $(TEST_WORKERS) -m "not slow and not research"
 
 # The demonstration and everything, in full, on each of PYTHONS: on two cores about an hour for each of them.
 test-all: lint
