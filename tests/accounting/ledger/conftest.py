@@ -25,11 +25,9 @@ from dpserve.accounting.ledger import (
     LedgerUnavailable,
     key_digest,
 )
-from dpserve.accounting.ledger import store as store_module
 from dpserve.accounting.ledger.embedded import server_binary
 from dpserve.accounting.ledger.journal import Acknowledged, open_journals
 from dpserve.accounting.ledger.receipts import Receipt, charge_terms
-from dpserve.accounting.ledger.store import FunctionLibrary
 from dpserve.accounting.losses import Cost, GaussianLoss
 
 DELTA = 1e-4
@@ -186,10 +184,3 @@ def dump(url: str, lineage: str) -> dict[str, object]:
         }
         keys = client.scan_iter(match=f"dpserve:{{{lineage}}}:*", count=1000)
         return {key.decode(): read[client.type(key)](key) for key in sorted(keys)}
-
-
-def faulty_library(right: str, wrong: str) -> FunctionLibrary:
-    """Return the library that is used now with a fault, beside which ours can lie in a store."""
-    source = store_module.our_library().source
-    assert source.count(right) == 1
-    return FunctionLibrary(source.replace(right, wrong))

@@ -18,7 +18,6 @@ from dpserve.accounting.ledger import (
     LedgerDamaged,
     LedgerUnavailable,
     MechanismNotAccepted,
-    UnknownBlock,
 )
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
@@ -30,7 +29,7 @@ from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import Cost, LaplaceLoss
 from dpserve.accounting.sampling_error import PURE_DELTA
 
-from .conftest import COST, asking, dump, open_accounts, read_journals, releases
+from .conftest import COST, asking, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -69,28 +68,6 @@ async def test_a_spent_block_refuses_and_models_without_it_go_on(ledger: Ledger,
     assert (await verify(ledger, lineage)).findings == ()
 
 
-async def test_the_block_without_a_name_pays_for_what_names_none_and_for_nothing_else(
-    ledger: Ledger, lineage: str, store_url: str
-) -> None:
-    await open_accounts(ledger, lineage, releases(2), ann=releases(50))
-    await ledger.charge(asking(lineage, "ann", "1"))
-    await ledger.acting("owner").open_block(lineage, SEPTEMBER, releases(3), time=0.0)
-    await ledger.charge(asking(lineage, "ann", "1", "2", model="new", blocks=(SEPTEMBER,)))
-    charge = await ledger.charge(asking(lineage, "ann", "2"))
-    assert charge.balance.shared_left[0][1] == 0
-    before = dump(store_url, lineage)
-    with pytest.raises(BudgetExhausted) as caught:
-        await ledger.charge(asking(lineage, "ann", "3"))
-    assert (caught.value.scope, caught.value.block, caught.value.remaining) == ("lineage", "", 0)
-    with pytest.raises(UnknownBlock):
-        await ledger.charge(asking(lineage, "ann", "1", blocks=("2026-11",)))
-    assert dump(store_url, lineage) == before
-    account = await ledger.lineage(lineage)
-    assert (account.spent, account.newest_receipt, account.questions) == (2 * PRICE, 3, 4)
-    assert await _spent(ledger, lineage) == {SEPTEMBER: 2}
-    assert (await verify(ledger, lineage)).findings == ()
-
-
 async def test_a_budget_that_others_used_was_settled_before_the_first_answer(ledger: Ledger, lineage: str) -> None:
     """The limit of records in no named block may be chosen after other blocks paid: that says nothing of them."""
     await open_accounts(ledger, lineage, replace(releases(0), accepts="any"), ann=releases(50))
@@ -105,16 +82,6 @@ async def test_a_budget_that_others_used_was_settled_before_the_first_answer(led
     with pytest.raises(ActRefused, check=lambda refused: refused.reason == "other-currency"):
         await ledger.acting("owner").set_budget(lineage, Budget.pure(1))
     assert (await verify(ledger, lineage)).findings == ()
-
-
-async def test_a_block_is_opened_once_and_keeps_its_budget(ledger: Ledger, lineage: str) -> None:
-    await _open(ledger, lineage)
-    again = await ledger.acting("owner").open_block(lineage, SEPTEMBER, releases(40), time=1.0)
-    assert again.budget == releases(3)
-    await ledger.acting("owner").set_budget(lineage, releases(1), block=SEPTEMBER)
-    assert (await ledger.block(lineage, SEPTEMBER)).budget == releases(1)
-    kinds = [(act.kind, act.subject) for act in await ledger.acts(lineage)][-3:]
-    assert kinds == [("add-block", "block:2026-09"), ("add-block", "block:2026-10"), ("budget", "block:2026-09")]
 
 
 async def test_a_block_counts_what_its_lineage_counts(ledger: Ledger, lineage: str) -> None:

@@ -23,18 +23,16 @@ from dpserve.accounting.ledger import (
     Charge,
     ChargeRequest,
     Ledger,
-    LedgerDamaged,
     LedgerError,
     LedgerRefusal,
     Purchase,
     ReleaseRequest,
     UnknownBlock,
 )
-from dpserve.accounting.ledger import store as store_module
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.losses import Cost, GaussianLoss
 
-from .conftest import asking, budget, decided, dump, faulty_library, new_lineage, open_accounts
+from .conftest import asking, budget, decided, dump, new_lineage, open_accounts
 
 MUS = (0.25, 0.3, 0.7)
 COSTS = {mu: Cost((GaussianLoss(mu),)) for mu in MUS}
@@ -331,59 +329,3 @@ def run(url: str, examples: int) -> None:
 @pytest.mark.parametrize("examples", [10, pytest.param(40, marks=pytest.mark.slow)])
 def test_every_interleaving_means_what_the_model_says(store_url: str, examples: int) -> None:
     run(store_url, examples)
-
-
-MUTANTS = {
-    "a block is not charged": ("    pay(share)\n", "    if share.account.scope ~= 'block' then pay(share) end\n"),
-    "a block is charged twice": (
-        "    pay(share)\n",
-        "    pay(share) if share.account.scope == 'block' then pay(share) end\n",
-    ),
-    "only the first block is charged": (
-        "      if not share_of[block] then\n",
-        "      if block == line.terms.blocks[1] and not share_of[block] then\n",
-    ),
-    "a block of another model of the request is charged": (
-        "      table.insert(share_of[block].lines, line)\n",
-        "      share_of[block].lines = request.lines\n",
-    ),
-    "a block refuses nothing": (
-        "local state = account.state\n  for _, line in ipairs(lines) do\n    if line.at_most",
-        "local state = account.state\n  if account.scope == 'block' then return nil end\n"
-        "  for _, line in ipairs(lines) do\n    if line.at_most",
-    ),
-    "the block without a name refuses nothing": (
-        "local state = account.state\n  for _, line in ipairs(lines) do\n    if line.at_most",
-        "local state = account.state\n  if account.scope == 'lineage' then return nil end\n"
-        "  for _, line in ipairs(lines) do\n    if line.at_most",
-    ),
-    "the block without a name pays for all": (
-        "  for place = 1, #chain - 1 do\n    shares[place] =",
-        "  for place = 1, #chain do\n    shares[place] =",
-    ),
-    "the block without a name is another's": (
-        "name == '' and call.lineage or account_of(call, 'block', name)",
-        "account_of(call, 'block', name == '' and '2026-09' or name)",
-    ),
-    "a block pays for what the lineage has paid for": (
-        "lines = {}, place = #chain}",
-        "lines = {}, place = 1}",
-    ),
-    "a block's limit may be passed by one": (
-        "state.spent + total > state.limit then",
-        "state.spent + total > state.limit + (account.scope == 'block' and 1 or 0) then",
-    ),
-}
-
-
-@pytest.fixture(params=MUTANTS, ids=str)
-def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library with a fault, under a version of its own."""
-    library = faulty_library(*MUTANTS[request.param])
-    monkeypatch.setattr(store_module, "our_library", lambda: library)
-
-
-@pytest.mark.usefixtures("mutant")
-def test_a_library_that_charges_blocks_wrongly_is_found_out(store_url: str) -> None:
-    with pytest.raises((AssertionError, LedgerDamaged, ExceptionGroup)):
-        run(store_url, 200)  # most are found out at once, and all stop there

@@ -10,7 +10,6 @@ from dpserve.accounting.ledger import (
     Charge,
     ChargeRequest,
     ClientRevoked,
-    IdempotencyConflict,
     Ledger,
     UnknownClient,
     UnknownKey,
@@ -47,17 +46,6 @@ async def test_a_charge_is_paid_by_both_accounts_and_has_a_receipt(ledger: Ledge
     account = await ledger.lineage(lineage)
     assert (account.tally, account.releases, account.newest_receipt) == ({COST: 2}, 2, 1)
     assert account.remaining == 8 * PRICE
-
-
-async def test_a_retry_after_an_unknown_outcome_costs_nothing(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(2), ann=releases(2))
-    request = asking(lineage, "ann", "1", "2", key="key", body="body")
-    first = await ledger.charge(request)  # imagine that this reply was lost
-    again = await ledger.charge(request)
-    assert (again.receipts, again.free, again.earlier) == ((), (True, True), 1)
-    assert first.earlier is None
-    assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
-    assert len(await ledger.receipts(lineage)) == 1
 
 
 @pytest.mark.parametrize(
@@ -179,21 +167,6 @@ async def test_what_a_client_sees_of_a_receipt_does_not_depend_on_others(ledger:
     assert replace(shared, lineage=other.lineage).hash == other.hash
 
 
-async def test_an_idempotency_key_stands_for_one_body_of_one_client(
-    ledger: Ledger, lineage: str, store_url: str
-) -> None:
-    await open_accounts(ledger, lineage, releases(9), ann=releases(9), bob=releases(9))
-    await ledger.charge(asking(lineage, "ann", "1", key="key", body="one"))
-    before = dump(store_url, lineage)
-    with pytest.raises(IdempotencyConflict):
-        await ledger.charge(asking(lineage, "ann", "2", key="key", body="two"))
-    assert dump(store_url, lineage) == before
-    await ledger.charge(asking(lineage, "bob", "2", key="key", body="two"))
-    await ledger.charge(asking(lineage, "ann", "1", key="of a replay", body="one"))
-    with pytest.raises(IdempotencyConflict):
-        await ledger.charge(asking(lineage, "ann", "1", key="of a replay", body="two"))
-
-
 async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger, lineage: str) -> None:
     """Or nothing could be said of the account any more: the noise sampler's error takes a share of delta."""
     roomy, tight = Budget.from_rho(30, 1e-6, "gaussian"), Budget.from_rho(0.001, 1e-12, "gaussian")
@@ -207,33 +180,6 @@ async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger,
     with pytest.raises(ActRefused, check=lambda error: error.reason == "delta"):
         await ledger.acting("owner").set_budget(lineage, tight)
     assert await ledger.snapshot(lineage) == before
-
-
-async def test_a_batch_decides_each_request_for_itself_first_come_first_served(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, releases(6), ann=releases(4), bob=releases(4), eve=releases(1))
-    await ledger.acting("owner").revoke(lineage, "eve")
-    decisions = await ledger.charge_batch(
-        [
-            asking(lineage, "ann", "1", "2", "3"),
-            asking(lineage, "ann", "4", "5"),  # one more than ann has
-            asking(lineage, "eve", "1"),
-            asking(lineage, "ann", "3", "4"),  # 3 is paid for by the first
-            asking(lineage, "nobody", "1"),
-            asking(lineage, "bob", "1", "2", "5"),  # new to bob, and more than the lineage has left
-            asking(lineage, "bob", "1", "2"),
-        ]
-    )
-    kinds = [type(decision) for decision in decisions]
-    assert kinds == [
-        Charge, BudgetExhausted, ClientRevoked, Charge, UnknownClient, BudgetExhausted, Charge,
-    ]  # fmt: skip
-    receipts = [decision.receipt for decision in decisions if isinstance(decision, Charge)]
-    assert [receipt.sequence for receipt in receipts if receipt] == [1, 2, 3]
-    assert [(receipt.releases, receipt.lineage_releases) for receipt in receipts if receipt] == [(3, 3), (1, 1), (2, 0)]
-    assert await ledger.receipts(lineage) == receipts
-    assert await ledger.charge_batch([]) == []
-    (decision,) = await ledger.charge_batch([asking("no-such-lineage", "bob", "1")])
-    assert isinstance(decision, UnknownLineage)
 
 
 async def test_ten_thousand_rows_in_one_request(ledger: Ledger, lineage: str) -> None:

@@ -10,7 +10,6 @@ from dpserve.accounting.ledger import (
     Ledger,
     UnknownClient,
     UnknownKey,
-    UnknownLineage,
     key_digest,
 )
 from dpserve.accounting.ledger.verification import verify
@@ -37,17 +36,6 @@ async def test_a_quote_says_what_the_charge_would(ledger: Ledger, lineage: str, 
     assert quote.refusal.scope == "lineage"
     assert (await ledger.quote(asking(lineage, "ann", "2", "1"))).total == 0
     assert dump(store_url, lineage) == before
-
-
-async def test_what_has_no_price_is_refused_a_quote(ledger: Ledger, lineage: str) -> None:
-    with pytest.raises(UnknownLineage):
-        await ledger.quote(asking(lineage, "ann", "1"))
-    await open_accounts(ledger, lineage, releases(9), ann=releases(4))
-    with pytest.raises(UnknownClient):
-        await ledger.quote(asking(lineage, "bob", "1"))
-    await ledger.acting("owner").revoke(lineage, "ann")
-    with pytest.raises(ClientRevoked):
-        await ledger.quote(asking(lineage, "ann", "1"))
 
 
 async def test_idempotency_keys_are_bounded_too(store_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch) -> None:
