@@ -24,14 +24,6 @@ def wish(lineage: str, client: str, model: str, cost: Cost = COIN) -> ReleaseReq
     return ReleaseRequest(lineage, client, model, DRAWN, "dpsgd", cost, 1.0)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(4, 1e-6), (8, 1e-6), (1, 1e-7)])
-async def test_ordinary_budgets_pay_for_coins(ledger: Ledger, lineage: str, epsilon: float, delta: float) -> None:
-    budget = Budget.from_epsilon_delta(epsilon, delta, "gaussian")
-    await open_accounts(ledger, lineage, budget, ann=budget)
-
-    assert (await ledger.charge(wish(lineage, "ann", "m"))).charged == COIN.picorho
-
-
 async def test_an_account_pays_for_the_coins_that_its_delta_holds_and_no_more(ledger: Ledger, lineage: str) -> None:
     few = Budget.from_rho(4, HOLDS_TWO, "gaussian")
     await open_accounts(ledger, lineage, Budget.from_rho(4, 1e-6, "gaussian"), ann=few, bob=few)

@@ -261,7 +261,9 @@ async def test_a_malformed_call_changes_nothing(
     assert _contents(store, f"{lineage}-new") == {}
 
 
-async def test_a_store_without_memory_still_takes_rights_away(books: Ledger, store: "redis.Redis[bytes]") -> None:
+async def test_a_store_without_memory_still_takes_rights_away(
+    books: Ledger, store_url: str, store: "redis.Redis[bytes]"
+) -> None:
     lineage = new_lineage()
     await _opened(books, lineage)
     digest = key_digest(f"{lineage}/ann")
@@ -272,7 +274,8 @@ async def test_a_store_without_memory_still_takes_rights_away(books: Ledger, sto
         assert (await books.api_keys.authenticate(lineage, digest)).client == "ann"
         await books.acting("owner").set_budget(lineage, releases(2))
         await books.acting("owner").set_budget(lineage, releases(1), client="bob")
-        await books.acting("owner").revoke(lineage, "ann")
+        async with await Ledger.connect(store_url) as another:
+            await another.acting("owner").revoke(lineage, "ann")
     finally:
         store.config_set("maxmemory", "0")
     with pytest.raises(BudgetExhausted):

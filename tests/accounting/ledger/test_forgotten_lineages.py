@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from dpserve.accounting.ledger import (
     ActRefused,
@@ -27,7 +24,7 @@ from dpserve.accounting.ledger.recovery import reconcile
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
 
-from .conftest import asking, budget, dump, new_lineage, open_accounts, releases
+from .conftest import asking, dump, new_lineage, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -238,104 +235,3 @@ def _empty(store_url: str, lineage: str) -> None:
     with redis.Redis.from_url(store_url, protocol=2) as store:
         for key in store.scan_iter(match=f"dpserve:{{{lineage}}}:*"):
             store.delete(key)
-
-
-class Forgetting(RuleBasedStateMachine):
-    """Acts and charges in any order, against a model that keeps only whether each lineage is open, and what it paid."""
-
-    url = ""
-
-    @initialize()
-    def begin(self) -> None:
-        self.runner = asyncio.Runner()
-        self.ledger = self.runner.run(Ledger.connect(self.url))
-        self.names = [new_lineage() for _ in range(6)]
-        self.open: dict[str, set[str]] = {}
-        self.forgotten: set[str] = set()
-        self.copy: list[str] = []
-        self.copied: set[str] = set()
-        for which in (0, 2, 4):
-            self.open_one_now(self.names[which])
-
-    def teardown(self) -> None:
-        if hasattr(self, "runner"):
-            for name in self.open.keys() | self.forgotten:
-                assert self.runner.run(verify(self.ledger, name)).findings == ()
-            self.runner.run(self.ledger.close())
-            self.runner.close()
-
-    def _outcome(self, call: object) -> BaseException | None:
-        try:
-            self.runner.run(call)  # type: ignore[arg-type]
-        except (LedgerRefusal, CannotRecover) as error:
-            return error
-        return None
-
-    def open_one_now(self, name: str) -> None:
-        clients = dict.fromkeys(("ann", "bob"), budget(10**12))
-        self.runner.run(open_accounts(self.ledger, name, budget(10**12), **clients))
-        self.open[name] = set()
-
-    @rule(which=st.integers(0, 5))
-    def open_one(self, which: int) -> None:
-        name = self.names[which]
-        refused = self._outcome(self.ledger.acting("owner").open_lineage(name, budget(10**12), time=1.0))
-        assert isinstance(refused, LineageForgotten) is (name in self.forgotten)
-        if refused is None and name not in self.open:
-            self.open_one_now(name)
-
-    @rule(which=st.integers(0, 5), client=st.sampled_from(("ann", "bob")), row=st.sampled_from("xyz"))
-    def charge(self, which: int, client: str, row: str) -> None:
-        name = self.names[which]
-        refused = self._outcome(self.ledger.charge(asking(name, client, row)))
-        assert (refused is None) is (name in self.open and name not in self.forgotten)
-        if refused is None:
-            self.open[name].add(row)
-
-    @rule(which=st.integers(0, 5))
-    def forget(self, which: int) -> None:
-        name = self.names[which]
-        refused = self._outcome(self.ledger.acting("owner").forget_lineage(name, time=1.0))
-        assert (refused is not None) is bool(self.open.get(name)), refused
-        if refused is None:
-            self.forgotten.add(name)
-
-    @rule()
-    def back_up(self) -> None:
-        self.copied = {name for name in self.names if name in self.open or name in self.forgotten}
-        self.copy = []
-        if self.copied:
-            self.copy = self.runner.run(_all(self.ledger, sorted(self.copied)))
-
-    @rule()
-    def restore_one(self) -> None:
-        if self.copy:
-            assert isinstance(self._outcome(restore(self.ledger, self.copy)), CannotRecover)
-
-    @invariant()
-    def the_store_agrees(self) -> None:
-        if not hasattr(self, "ledger"):
-            return
-        listed = {each.lineage for each in self.runner.run(self.ledger.lineages())} & set(self.names)
-        assert listed == self.open.keys() - self.forgotten
-        for name in self.forgotten:
-            assert self.runner.run(self.ledger.lineage_or_forgotten(name)).newest_receipt == 0
-
-
-async def _all(ledger: Ledger, names: list[str]) -> list[str]:
-    return [line async for line in backup(ledger, names)]
-
-
-@pytest.mark.parametrize("examples", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_in_any_order_a_lineage_is_charged_or_forgotten_and_never_both(store_url: str, examples: int) -> None:
-    machine = type("Machine", (Forgetting,), {"url": store_url})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            phases=[Phase.explicit, Phase.generate],
-            max_examples=examples,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )

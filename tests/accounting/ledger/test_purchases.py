@@ -21,7 +21,7 @@ from dpserve.accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
-from dpserve.accounting.ledger.backups import backup, restore
+from dpserve.accounting.ledger.backups import backup
 from dpserve.accounting.ledger.errors import CannotRecover
 from dpserve.accounting.ledger.receipts import Receipt, charge_terms
 from dpserve.accounting.ledger.recovery import put_back, reconcile
@@ -243,23 +243,6 @@ async def test_a_lineage_pays_for_several_releases_at_once_or_for_none(ledger: L
 def test_only_an_owners_releases_in_one_lineage_are_paid_for_at_once(others: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="owner's, in one lineage"):
         together(buying("lineage", ""), buying(*others))
-
-
-async def test_a_backup_restores_what_is_held(tmp_path: Path) -> None:
-    async with Ledger.open(tmp_path / "one") as ledger:
-        await open_accounts(ledger, "lineage", WHOLE, ann=WHOLE, bob=WHOLE)
-        await ledger.charge(buying("lineage", ""))
-        await ledger.charge(asking("lineage", "bob", "row"))
-        await ledger.charge(buying("lineage", "ann", "two"))
-        await ledger.charge(buying("lineage", "bob", "three"))
-        right = await spent(ledger, "lineage")
-        lines = [line async for line in backup(ledger)]
-    async with Ledger.open(tmp_path / "two") as ledger:
-        await restore(ledger, lines)
-
-        assert await spent(ledger, "lineage") == right
-        assert (await verify(ledger, "lineage")).findings == ()
-        assert (await ledger.charge(buying("lineage", "ann", "two"))).receipt is None
 
 
 async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from dpserve.accounting.ledger.wire import LineageKeys
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.accounting.report import account_report
 
-from .conftest import COST, JournalInMemory, asking, budget, new_lineage, open_accounts, read_journals, releases
+from .conftest import COST, JournalInMemory, asking, new_lineage, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -269,19 +269,6 @@ def _without_reconcile(call: Any) -> Any:
         return await call(owner, lineage, function, *given, **words)
 
     return some
-
-
-async def test_putting_back_looks_at_no_limit(tmp_path: Path) -> None:
-    journals = tmp_path / "journals"
-    async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
-        await ledger.join("lineage")
-        await _open(ledger)
-        await _answer(ledger, "ann", "1", "2", "3")
-    async with Ledger.open(tmp_path / "new") as ledger:
-        await open_accounts(ledger, "lineage", releases(2), ann=budget(0))
-        await reconcile(ledger.acting("owner"), "lineage", read_journals(journals))
-        account = await ledger.lineage("lineage")
-        assert (account.spent, account.remaining) == (3 * PRICE, 0)
 
 
 async def test_two_services_of_one_machine_keep_journals_of_their_own(store_url: str, tmp_path: Path) -> None:

@@ -3,11 +3,7 @@
 import asyncio
 import errno
 import os
-import random
 import signal
-import subprocess
-import sys
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,16 +11,13 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from dpserve.accounting.ledger import BudgetExhausted, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
+from dpserve.accounting.ledger import EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.verification import verify
-from dpserve.accounting.losses import Cost, GaussianLoss
 
-from .conftest import COST, asking, new_lineage, open_accounts, read_journals, releases
+from .conftest import asking, new_lineage, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parents[3]
 
 
 def _lose_replies(monkeypatch: pytest.MonkeyPatch, which: set[int], *, done: bool) -> None:
@@ -261,156 +254,6 @@ async def test_files_are_closed_to_others(tmp_path: Path) -> None:
             ] * 2
     finally:
         os.umask(before)
-
-
-@pytest.mark.slow
-async def test_a_hundred_thousand_questions_take_at_most_twenty_megabytes(tmp_path: Path) -> None:
-    async with Ledger.open(tmp_path / "store") as ledger:
-        count, cheap = 100_000, Cost((GaussianLoss(0.01),))
-        await open_accounts(ledger, "lineage", releases(count, cheap), ann=releases(count, cheap))
-        with EmbeddedStore(tmp_path / "store") as store, redis.Redis.from_url(store.url, protocol=2) as raw:
-            before = raw.info("memory")["used_memory"]
-            for start in range(0, count, 500):
-                asked = [asking("lineage", "ann", str(number), cost=cheap) for number in range(start, start + 500)]
-                assert all(charge.receipt for charge in await ledger.charge_batch(asked))  # type: ignore[union-attr]
-            taken = raw.info("memory")["used_memory"] - before
-        assert (await ledger.client("lineage", "ann")).newest_receipt == count
-    assert taken <= 20_000_000
-
-
-# Many clients, and services and stores that are killed
-
-CLIENTS = 64
-
-
-async def spend(url: str, journals: str, seed: str) -> None:
-    """Charge questions of a pool for all clients until they are refused, printing what was acknowledged."""
-    turns = random.Random(seed)
-    async with await Ledger.connect(url, journals=Path(journals), deadline=2.0) as ledger:
-        await ledger.join("lineage")
-        print("joined", flush=True)
-        await asyncio.to_thread(sys.stdin.readline)  # until all have joined
-
-        async def one(client: int) -> None:
-            while True:
-                rows = [str(turns.randrange(200)) for _ in range(turns.randrange(1, 4))]
-                try:
-                    await ledger.charge(asking("lineage", f"client{client}", *rows))
-                except BudgetExhausted:
-                    if len(rows) == 1:
-                        return
-                except LedgerUnavailable:
-                    await asyncio.sleep(0.01)
-                else:
-                    print(client, *rows, flush=True)
-
-        await asyncio.gather(*map(one, range(CLIENTS)))
-
-
-def _spenders(url: str, journals: Path, *seeds: str) -> "list[subprocess.Popen[bytes]]":
-    code = (
-        "import asyncio, sys; sys.path.insert(0, sys.argv[1]);"
-        "from tests.accounting.ledger.test_services import spend; asyncio.run(spend(*sys.argv[2:]))"
-    )
-    words = [sys.executable, "-c", code, str(ROOT), url, str(journals)]
-    started = [subprocess.Popen([*words, seed], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for seed in seeds]
-    for spender in started:
-        assert spender.stdout is not None
-        spender.stdout.readline()
-    for spender in started:
-        assert spender.stdin is not None
-        with suppress(BrokenPipeError):  # one that found no store to join
-            spender.stdin.write(b"\n")
-            spender.stdin.flush()
-    return started
-
-
-async def _check(ledger: Ledger, said: "list[bytes]", journals: Path) -> None:
-    """Every answer that was acknowledged is paid for by its client, and by the lineage once; the books are right."""
-    assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
-    paid: dict[str, set[bytes]] = {}
-    for receipt in await ledger.receipts("lineage", count=100_000):
-        assert paid.setdefault(receipt.client, set()).isdisjoint(receipt.questions)
-        paid[receipt.client].update(receipt.questions)
-    for line in said:
-        client, *rows = line.decode().split()
-        asked = asking("lineage", f"client{client}", *rows).questions
-        assert paid[f"client{client}"].issuperset(asked)
-    account, clients, *_ = await ledger.snapshot("lineage")
-    everyone = set().union(*paid.values())
-    assert account.spent == len(everyone) * COST.picorho <= account.budget.limit
-    assert all(one.spent == len(paid.get(one.client, ())) * COST.picorho <= one.budget.limit for one in clients)
-
-
-@pytest.mark.slow
-async def test_64_clients_over_two_services_spend_every_budget_exactly(tmp_path: Path) -> None:
-    quota, whole = 5, 150
-    with EmbeddedStore(tmp_path / "store") as store:
-        async with await Ledger.connect(store.url) as ledger:
-            await open_accounts(
-                ledger, "lineage", releases(whole), **{f"client{number}": releases(quota) for number in range(CLIENTS)}
-            )
-            spenders = await asyncio.to_thread(_spenders, store.url, tmp_path / "journals", "one", "two")
-            outputs = [await asyncio.to_thread(spender.communicate) for spender in spenders]
-            assert [spender.returncode for spender in spenders] == [0, 0]
-            said = [line for out, _ in outputs for line in out.splitlines()]
-            await _check(ledger, said, tmp_path / "journals")
-            assert (await ledger.lineage("lineage")).remaining < COST.picorho * 4
-            assert len(read_journals(tmp_path / "journals")) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-async def test_services_and_stores_killed_at_any_moment_lose_and_overspend_nothing(tmp_path: Path, seed: int) -> None:
-    turns = random.Random(seed)
-    said: list[bytes] = []
-    killed: Counter[str] = Counter()
-    with EmbeddedStore(tmp_path / "store") as store:
-        async with await Ledger.connect(store.url) as ledger:
-            await open_accounts(
-                ledger, "lineage", releases(190), **{f"client{number}": releases(150) for number in range(CLIENTS)}
-            )
-        keeping = asyncio.create_task(store.keep_running())
-        for round_ in range(3):
-            spenders = await asyncio.to_thread(
-                _spenders, store.url, tmp_path / "journals", f"{seed}/{round_}/a", f"{seed}/{round_}/b"
-            )
-            for spender in spenders:
-                assert spender.stdout is not None
-                if line := await asyncio.to_thread(spender.stdout.readline):  # none where every budget is spent
-                    said.append(line)
-            reading = [asyncio.create_task(asyncio.to_thread(spender.stdout.read)) for spender in spenders]  # type: ignore[union-attr]
-            await asyncio.sleep(turns.uniform(0, 0.3))  # a moment at random, not a wait for something
-            for what in turns.sample(["store", "first", "second"], turns.randrange(1, 4)):
-                killed[what] += 1
-                if what == "store":
-                    with suppress(redis.RedisError), redis.Redis.from_url(store.url, protocol=2) as raw:
-                        os.kill(raw.info()["process_id"], signal.SIGKILL)
-                else:
-                    spenders[what == "second"].kill()
-                await asyncio.sleep(turns.uniform(0, 0.2))
-            await asyncio.sleep(turns.uniform(0, 0.3))
-            for spender in spenders:
-                spender.kill()
-                spender.wait()
-            for out in await asyncio.gather(*reading):
-                said += [line for line in out.split(b"\n")[:-1] if line]
-            for spender in spenders:
-                spender.communicate()
-        for _ in range(200):
-            with suppress(LedgerUnavailable):
-                async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
-                    await ledger.join("lineage")
-                    with suppress(BudgetExhausted):
-                        await ledger.charge(asking("lineage", "client0", "0"))
-                    await _check(ledger, said, tmp_path / "journals")
-                    break
-            await asyncio.sleep(0.05)
-        else:
-            raise AssertionError("the store did not come back")
-        keeping.cancel()
-    assert len(said) > 12
-    assert sum(killed.values()) >= 3
 
 
 async def test_a_lineage_that_begins_while_it_is_compared_is_compared_again(
