@@ -1,11 +1,9 @@
 import math
 
-import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import gaussian_mechanism
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dpserve.accounting import conversions
@@ -49,21 +47,6 @@ def zcdp_delta_to_many_digits(rho: float, epsilon: float) -> mpmath.mpf:
 
 
 class TestGaussianCurve:
-    @settings(max_examples=150, deadline=None)
-    @given(rho=rhos, deviations=st.floats(-6, 37))
-    def test_at_the_exact_delta_the_epsilon_is_found_again_and_never_a_smaller_one(
-        self, rho: float, deviations: float
-    ) -> None:
-        mu = math.sqrt(2 * rho)
-        epsilon = max(0.0, mu * mu / 2 + mu * deviations)
-        delta = float(exact_gaussian_delta(mu, epsilon))
-        assume(REPRESENTABLE < delta < 1)
-
-        found = gaussian_epsilon(mu, delta)
-
-        assert exact_gaussian_delta(mu, found) <= delta
-        assert exact_gaussian_delta(mu, found * (1 - 1e-9) - 1e-300) > delta * (1 - 2e-9) or found == 0
-
     @settings(deadline=None)
     @given(rho=rhos, delta=deltas)
     def test_epsilon_meets_delta_and_no_smaller_one_does(self, rho: float, delta: float) -> None:
@@ -81,15 +64,6 @@ class TestGaussianCurve:
 
         assert exact_gaussian_delta(mu, epsilon) <= delta
         assert exact_gaussian_delta(mu * (1 + 1e-9), epsilon) > delta * (1 - 1e-9)
-
-    @settings(max_examples=50, deadline=None)
-    @given(sigma=log_uniform(0.05, 1e3), delta=log_uniform(1e-12, 0.1))
-    def test_agrees_with_dp_accounting(self, sigma: float, delta: float) -> None:
-        theirs = gaussian_mechanism.get_epsilon_gaussian(sigma, delta, tol=1e-13)
-        assume(theirs > 1e-5)
-
-        assert gaussian_epsilon(1 / sigma, delta) == pytest.approx(theirs, rel=1e-6)
-        assert gaussian_mu(theirs, delta) == pytest.approx(1 / sigma, rel=1e-6)
 
     def test_nothing_spent_costs_nothing(self) -> None:
         assert gaussian_epsilon(0.0, 1e-6) == 0
@@ -113,15 +87,6 @@ class TestConcentratedCurve:
         assert -1e-20 <= excess <= 1e-9
 
     @given(rho=rhos, delta=deltas)
-    @example(rho=1e-12, delta=1e-300)
-    @example(rho=1e6, delta=1 - 1e-6)
-    def test_lies_between_the_exact_gaussian_and_the_first_zcdp_conversion(self, rho: float, delta: float) -> None:
-        epsilon = zcdp_epsilon(rho, delta)
-
-        assert epsilon >= gaussian_epsilon(math.sqrt(2 * rho), delta) * (1 - 1e-9)
-        assert epsilon <= (rho + 2 * math.sqrt(rho * -math.log(delta))) * (1 + 1e-9)
-
-    @given(rho=rhos, delta=deltas)
     def test_epsilon_and_delta_agree(self, rho: float, delta: float) -> None:
         epsilon = zcdp_epsilon(rho, delta)
 
@@ -135,16 +100,6 @@ class TestConcentratedCurve:
 
         assert zcdp_epsilon(rho, delta) <= epsilon
         assert zcdp_epsilon(rho * (1 + 1e-9), delta) > epsilon * (1 - 1e-9)
-
-    @settings(max_examples=30, deadline=None)
-    @given(rho=log_uniform(1e-4, 10), delta=log_uniform(1e-12, 1e-2))
-    def test_agrees_with_dp_accounting_at_our_order(self, rho: float, delta: float) -> None:
-        """Its conversion is the same proposition, at the orders it is given."""
-        orders = 1 + np.geomspace(1e-3, 1e5, 4001)
-        accountant = dp_accounting.rdp.RdpAccountant(orders)
-        accountant.compose(dp_accounting.ZCDpEvent(rho))
-
-        assert zcdp_epsilon(rho, delta) == pytest.approx(accountant.get_epsilon(delta), rel=1e-5)
 
     @given(rho=log_uniform(1e-6, 10), delta=log_uniform(1e-30, 0.1))
     def test_renyi_divergences_of_a_zcdp_mechanism_give_no_less(self, rho: float, delta: float) -> None:

@@ -28,17 +28,6 @@ def test_belief_and_epsilon_are_inverse(epsilon: float) -> None:
     assert identifiability.epsilon_of_posterior_belief(belief) == pytest.approx(epsilon, rel=1e-3)
 
 
-def test_epsilon_and_delta_do_not_bound_the_belief_as_published() -> None:
-    """Randomised response just above epsilon: tiny delta, and every answer exceeds 1/(1 + e^-epsilon)."""
-    epsilon, excess = 1.0, 1e-9
-    likely = math.exp(epsilon + excess) / (1 + math.exp(epsilon + excess))
-
-    delta = likely - math.exp(epsilon) * (1 - likely)
-
-    assert 0 < delta < 1e-9
-    assert likely > identifiability.posterior_belief(epsilon)
-
-
 @given(mu=mus, delta=deltas, cut=st.floats(-6, 12))
 def test_no_coarsened_gaussian_exceeds_the_log_odds(mu: float, delta: float, cut: float) -> None:
     """The worst post-processing reveals only whether the Gaussian lies above a cut."""
