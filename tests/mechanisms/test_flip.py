@@ -150,25 +150,6 @@ def test_what_it_selects_is_as_high_on_average_as_by_the_exponential_mechanism(r
     assert law(row) @ np.array(row) >= other @ np.array(row) - 1e-9
 
 
-ROW, SENSITIVITY, EPSILON, COUNT = np.array([0.0, 0.5, -0.2, 1.1, 0.4]), 0.6, 1.3, 200_000
-
-
-def drawn(seeded, epsilon):
-    words = seeded(8).words(COUNT * 5 * 6).reshape(COUNT, 5, 6)
-    found = flip(np.tile(ROW, (COUNT, 1)), np.full(COUNT, SENSITIVITY), epsilon, words)
-    return np.bincount(found, minlength=5)
-
-
-def test_selections_follow_the_law(seeded):
-    """Chi-square with a fixed seed, false alarm 1e-6."""
-    expected = COUNT * probabilities("permute-and-flip", ROW[None], np.array([SENSITIVITY]), EPSILON)[0]
-    assert stats.chisquare(drawn(seeded, EPSILON), expected).pvalue > 1e-6
-    # The controls: 5 % more epsilon, and the exponential mechanism.
-    assert stats.chisquare(drawn(seeded, 1.05 * EPSILON), expected).pvalue < 1e-9
-    other = COUNT * probabilities("exponential", ROW[None], np.array([SENSITIVITY]), EPSILON)[0]
-    assert stats.chisquare(drawn(seeded, EPSILON), other).pvalue < 1e-9
-
-
 def test_of_equal_sums_the_first_is_selected(monkeypatch):
     class Still:
         words_per_draw = 6

@@ -47,11 +47,6 @@ def test_the_parts_compose_to_no_more_than_the_claim(classes: int, epsilon: floa
     assert gaussian.cost.losses == (ClaimedGaussianLoss(epsilon),)
 
 
-def test_it_says_that_it_is_unproven() -> None:
-    mechanism = Published(3, 1.0, "gaussian")
-    assert (mechanism.name, mechanism.status) == ("published", "unproven")
-
-
 @given(
     st.integers(2, 12),
     st.integers(0, 6),
@@ -70,17 +65,6 @@ def test_answers_are_distributions_at_every_magnitude(
     assert np.isfinite(answers).all()
     assert (answers >= 0).all()
     np.testing.assert_allclose(answers.sum(axis=1), 1)
-
-
-@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
-def test_rows_do_not_touch_each_other(noise: Noise) -> None:
-    mechanism = Published(4, 2.0, noise)
-    logits = np.random.default_rng(0).normal(size=(9, 4))
-    sensitivity = np.linspace(0.1, 1, 9)
-    together = mechanism.release(logits, sensitivity, Seeded(5))
-    words = Seeded(5)
-    alone = [mechanism.release(logits[i : i + 1], sensitivity[i : i + 1], words)[0] for i in range(9)]
-    np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])

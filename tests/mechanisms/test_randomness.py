@@ -1,6 +1,5 @@
 """No word is handed out twice: not by one process, not by its threads, not by its children."""
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -106,20 +105,6 @@ def test_grandchildren_never_share_words():
         return np.concatenate([grandchild, source.words(1000)])
 
     assert all_different(forked(child), source.words(1000))
-
-
-def test_workers_of_a_forking_pool_never_share_words():
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        parts = pool.map(_draw_from_the_inherited_source, range(24), chunksize=1)
-    assert all_different(*parts, _INHERITED.words(100))
-
-
-_INHERITED = SystemRandomness()
-_INHERITED.words(1)
-
-
-def _draw_from_the_inherited_source(_):
-    return _INHERITED.words(100)
 
 
 def test_nothing_is_kept_between_calls():

@@ -8,14 +8,11 @@ import itertools
 import mpmath
 import numpy as np
 from mpmath import mp
-from scipy import stats
 
 from dpserve.accounting import sampling_error
 from dpserve.mechanisms import noise
 from dpserve.mechanisms.noise import rounded_gaussian
-from dpserve.mechanisms.wide_gaussian import DISTANCE, GUIDE_BITS, SCALE, distance_from_normal, wide_gaussian
-
-FALSE_ALARM = 1e-6
+from dpserve.mechanisms.wide_gaussian import DISTANCE, GUIDE_BITS, distance_from_normal, wide_gaussian
 
 
 def test_the_distance_is_what_the_budget_reserves_for():
@@ -34,12 +31,6 @@ def test_a_draw_is_as_near_to_a_normal_law_as_is_said():
         density = (mpmath.ncdf((x + half) / scale) - mpmath.ncdf((x - half) / scale)) / (2 * half)
         apart += abs(density - mpmath.npdf(x, 0, wide)) * width
     assert 2**-4 * distance_from_normal(1) < apart / 2 < distance_from_normal(1)
-
-
-def test_the_guide_draws_what_the_search_draws(seeded):
-    words = seeded(3).words(2 * 200_000).reshape(-1, 2)
-    for digit, scale in zip(wide_gaussian().digits, (2**10, 2**9, 2**9), strict=True):
-        assert np.array_equal(digit.draw(words), rounded_gaussian(scale).draw(words))
 
 
 def test_the_guide_is_right_at_every_one_of_its_edges_and_at_the_thresholds():
@@ -91,11 +82,3 @@ def test_the_law_is_the_convolution_that_is_proved():
         for k in (0, 1, 2, 77):
             drawn = mpmath.fsum(p * rounded(b, k - K * j) for j, p in of_a.items() if abs(k - K * j) <= 40 * b)
             assert abs(drawn - ideal(k)) < mpmath.mpf(2) ** -100 * ideal(k) + mpmath.mpf(10) ** -42
-
-
-def test_draws_are_normal(seeded):
-    """Kolmogorov-Smirnov and the variance; false alarms 1e-6 each."""
-    draws = wide_gaussian().draw(seeded(5).words(6 * 200_000).reshape(-1, 6)) / SCALE
-    assert stats.kstest(draws, "norm").pvalue > FALSE_ALARM
-    low, high = stats.chi2.interval(1 - FALSE_ALARM, len(draws))
-    assert low < np.square(draws).sum() < high
