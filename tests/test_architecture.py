@@ -91,19 +91,6 @@ def test_no_folder_is_imported_by_itself():
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import training",
-        "    from service.http import app",
-        "from audit import estimators",
-        '"import sys, os; import audit.x"',
-    ],
-)
-def test_such_an_import_is_noticed(line):
-    assert BARE.search(line)
-
-
 def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path):
     """A script beside a `training.py`, a `service.py` and so on of its own imports both its own and this package."""
     others = [name for name in ALLOWED if name != FACE]

@@ -1,13 +1,11 @@
 """One report in three forms."""
 
-import io
 import json
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from dpserve.audit import reports
 from dpserve.audit.reports import Picture, Report, ReportTable
@@ -45,13 +43,6 @@ def test_json_holds_everything_and_only_what_json_has(report):
     assert read["count"] == 3
 
 
-def test_text_holds_everything_but_the_picture(report):
-    file = io.StringIO()
-    reports.print_text(report, Console(file=file, width=120))
-    for words in (report.title, report.verdict, "<TPR>", "[bold]", "of 2 records", "a warning", "a note"):
-        assert words in file.getvalue()
-
-
 def test_the_picture_is_written_where_asked(report, tmp_path):
     reports.write_picture(report, tmp_path / "roc.png")
     with Image.open(tmp_path / "roc.png") as image:
@@ -73,9 +64,3 @@ def test_a_conviction_and_no_verdict_have_exit_statuses_of_their_own(report):
 def test_a_table_refuses_rows_of_another_width():
     with pytest.raises(ValueError, match="must have 2 texts"):
         ReportTable("t", ("a", "b"), (("one",),))
-
-
-def test_figures_are_short():
-    assert reports.number(0.123456) == "0.1235"
-    assert reports.number(None) == reports.number(float("nan")) == "-"
-    assert reports.interval(0.1, 0.25) == "[0.1, 0.25]"

@@ -1,20 +1,18 @@
 """Whole attacks, small: what they find, what they say, and that nothing sound is convicted."""
 
-import io
 import json
 from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dpserve.audit import reports
 from dpserve.audit.in_process import BundleEndpoint, rehearsal_key
 from dpserve.audit.membership import scoring
 from dpserve.audit.membership.attack import Attack, AttackChoices
 from dpserve.audit.membership.candidates import Candidates, Labelled
-from dpserve.audit.membership.charges import Replays, ask_again
+from dpserve.audit.membership.charges import ask_again
 from dpserve.audit.membership.plan import TooFewSamples
 from dpserve.audit.membership.shadow_models import shadow_setup_of, train_shadow_models
 from dpserve.audit.presentation import attack_report
@@ -187,27 +185,6 @@ def test_new_noise_for_less_than_its_price_is_convicted(bundle, candidates, shar
     assert (found.times, found.answers) == (1000, 1001)
     assert found.price == Gaussian(10.0).cost.picorho
     assert found.averaging_is_free == (share < 1)
-
-
-def test_answers_that_were_paid_for_once_are_all_equal():
-    assert Replays(times=1000, answers=2, charged=0, price=0).averaging_is_free
-    assert not Replays(times=1000, answers=1, charged=0, price=0).averaging_is_free
-
-
-def test_the_report_says_everything(bundle, candidates, tmp_path):
-    plans = []
-    outcome = Attack(bundle(rho=0.401), candidates, QUICK, on_plan=plans.append).run()
-    page = attack_report(outcome)
-    file = io.StringIO()
-    reports.print_text(page, Console(file=file, width=80))
-    assert "Not refuted" in file.getvalue()
-    assert "LiRA, online" in file.getvalue()
-    assert plans[0].of_each == 40
-    read = json.loads(reports.as_json(page))
-    assert len(read["attacks"]) == 5
-    assert read["decided"] == {"members": 40, "non_members": 40}
-    assert read["claim"]["of_one_decision"]["status"] == "proven"
-    assert {"auc", "precision", "interval", "tpr_at_low_fpr"} <= read["attacks"][0].keys()
 
 
 def test_too_few_and_misfitting_records_are_refused_before_a_row_is_asked(bundle, candidates):

@@ -138,38 +138,6 @@ def test_rows_that_ask_one_question_are_one_row(kind):
     np.testing.assert_array_equal(asked[1], rows[1 if kind == "encoder" else 0])
 
 
-def test_an_interrupted_attack_goes_on_and_pays_nothing_twice(bundle, candidates, tmp_path):
-    (endpoint,) = bundle()
-
-    class Interrupted(Exception):
-        pass
-
-    class Breaking:
-        """Answers one batch, and stops the attack at the next."""
-
-        asked = 0
-
-        def answers(self, rows):
-            if self.asked:
-                raise Interrupted
-            self.asked += 1
-            return endpoint.answers(rows)
-
-        def __getattr__(self, name):
-            return getattr(endpoint, name)
-
-    path = tmp_path / "journal"
-    with pytest.raises(Interrupted):
-        ask([Breaking()], candidates.members.X, AnswerJournal(path, endpoint.model()))
-    assert endpoint.paid == 50
-    found = ask([endpoint], candidates.members.X, AnswerJournal(path, endpoint.model()))
-    assert endpoint.paid == 60
-    assert not np.isnan(found.answers).any()
-    again = ask([endpoint], candidates.members.X, AnswerJournal(path, endpoint.model()))
-    np.testing.assert_array_equal(again.answers, found.answers)
-    assert endpoint.paid == 60
-
-
 def test_a_revoked_key_a_wrong_key_and_a_dead_endpoint_are_said_in_one_line(serve, candidates):
     service = serve()
     endpoint = service.endpoint()

@@ -121,16 +121,3 @@ def test_a_journal_of_another_attack_is_refused_in_one_line_before_a_row_is_aske
         assert "\n" not in str(refused.value)
     assert (endpoint.paid, other.paid) == (0, 0)
     assert journal.read_bytes() == recorded
-
-
-def test_an_attack_on_a_service_goes_on_with_what_it_planned(serve, candidates, tmp_path):
-    """The key pays for 100 rows; an interruption after 50 leaves the plan as it was."""
-    endpoint = serve().endpoint(rho=0.5001)
-    journal, plans = tmp_path / "journal", []
-    with pytest.raises(Interrupted):
-        Attack([Breaking(endpoint, [1])], candidates, CHOICES, journal, on_plan=plans.append).run()
-    outcome = Attack([endpoint], candidates, CHOICES, journal, on_plan=plans.append).run()
-    assert [plan.of_each for plan in plans] == [50, 50]
-    np.testing.assert_array_equal(plans[0].members, plans[1].members)
-    assert outcome.decided == (50, 50)
-    assert endpoint.budget()["queries_left"] == 0
