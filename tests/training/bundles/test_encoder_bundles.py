@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from dpserve.cli import app
 from dpserve.training.bundles.certificate import ASSUMPTIONS, ENCODER_ASSUMPTIONS
-from dpserve.training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
-from dpserve.training.devices import NUMPY
-from dpserve.training.errors import BundleError, NotExportable, TrainingError
+from dpserve.training.bundles.sealing import CERTIFICATE_FILE
+from dpserve.training.errors import BundleError, NotExportable
 from dpserve.training.export.files import exported
 from dpserve.training.features.encoded import ENCODER_FILE
 from dpserve.training.features.feature_map import NORM_BOUND
@@ -67,20 +65,6 @@ def test_it_loads_what_was_trained(bundle):
     assert head.logits(phi).shape == (70, 3)
 
 
-def test_inspect_names_the_encoder(bundle):
-    said = CliRunner().invoke(app, ["inspect", str(bundle)]).output
-    assert "encoder, declared public" in said
-    assert "ONNX, SHA-256" in said
-    assert "made without the private records" in " ".join(said.split())
-    assert "verified" in said
-
-
-def test_the_public_certificate_says_what_the_encoder_is_and_assumes(bundle):
-    public = load_bundle(bundle).certificate.public()
-    assert public["feature_map"]["model_sha256"] == hashlib.sha256(CONTENT).hexdigest()
-    assert ENCODER_ASSUMPTIONS[0] in public["assumptions"]
-
-
 def test_another_model_is_found(bundle):
     (bundle / ENCODER_FILE).write_bytes(perceptron(seed=1))
     with pytest.raises(BundleError, match="the certificate says"):
@@ -109,34 +93,6 @@ def test_a_bundle_is_saved_again_with_its_encoder_and_not_with_another(bundle, t
                 replace(head, certificate=head.certificate.model_copy(update={"feature_map": feature_map})),
             )
     assert not (tmp_path / "another").exists()
-
-
-def test_a_head_without_an_encoder_is_loaded_onto_a_device(trained):
-    assert train(trained, "head", "--lam", "1").exit_code == 0
-    assert sorted(file.name for file in (trained / "bundle").iterdir()) == [CERTIFICATE_FILE, MODEL_FILE]
-    assert load_model(trained / "bundle", "cpu").arithmetic is NUMPY
-    for device, said in (("abacus", "'cpu' or 'cuda'"), ("cuda", "no CUDA device")):
-        if device == "abacus" or not torch.cuda.is_available():
-            with pytest.raises(TrainingError, match=said):
-                load_model(trained / "bundle", device)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--device", "cpu"), "--encoder: is needed"),
-        (("--features", "fourier"), "goes with --features encoder, not fourier"),
-        (("--encoder-range", "1:0"), "--encoder-range"),
-        (("--encoder-range", "1"), "--encoder-range"),
-        (("--device", "abacus"), "cpu, cuda"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(trained, options, said):
-    before = {"cpu": ("head", "--lam", "1")}.get(options[-1], encoder(trained))
-    done = train(trained, *before, *options)
-    assert done.exit_code != 0
-    assert said in " ".join((done.output + str(done.exception)).replace("│", " ").split())
-    assert not (trained / "bundle").exists()
 
 
 def test_a_model_of_another_width_is_found(bundle):

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +14,7 @@ from safetensors.numpy import load
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.gaussian_vector import whole_picorho
-from dpserve.training.errors import MissingExtra, NotExportable
-from dpserve.training.export import classifier
+from dpserve.training.errors import NotExportable
 from dpserve.training.export.files import FORMS, exported
 from dpserve.training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles
 from dpserve.training.features.quantiles import QuantileRelease
@@ -39,7 +37,6 @@ from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.registry import trainable_kinds
 from dpserve.training.kinds.weights.bundle import save_weights
 from dpserve.training.kinds.weights.train import release_weights
 from dpserve.training.pay_once.calibration import CALIBRATION
@@ -478,10 +475,6 @@ def test_a_files_sets_hold_the_classes_of_the_models_sets(form, by, rows):
     assert sizes[0] < 1
 
 
-def test_a_file_of_a_model_without_prediction_sets_has_none():
-    assert "prediction_sets" not in metadata_in("onnx", exported(model_of("class-sums", "identity", 3), "onnx").content)
-
-
 def test_a_file_of_a_model_without_a_calibration_says_so():
     """A price near the least one leaves nothing for it."""
     records = some_records(3)
@@ -529,17 +522,3 @@ def test_a_form_that_there_is_not_is_refused():
     model = model_of("weights", "identity", 3)
     with pytest.raises(NotExportable, match=r"no form 'pickle' .*; there are onnx, safetensors"):
         exported(model, "pickle")
-
-
-def test_a_library_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'dpserve\[onnx\]'"):
-        exported(model_of("class-sums", "identity", 3), "onnx")
-
-
-def test_every_kind_of_release_has_a_form():
-    """A kind that `classifier_of` does not know would be refused, and here it fails."""
-    paid_once = {name for name, kind in trainable_kinds().items() if kind.answers == "once"}
-    assert paid_once == {model_of(kind, "identity", 3).certificate.release for kind in KINDS}
-    for kind in KINDS:
-        classifier.classifier_of(model_of(kind, "identity", 3))

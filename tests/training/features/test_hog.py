@@ -2,9 +2,7 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
-from itertools import product
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -115,117 +113,6 @@ def test_no_kernel_or_instruction_set_changes_a_bit():
     first = ["c3d6e792d69ea336", "ab8f0cfaa372b1b0", "375ef0ac9cde1820", "bb2fde8fe3b7f896", "20d319c82001beb1"]
     first += ["c1ce959f44ecc18e", "1d8e0ec3664f85d9"]
     assert [each[:16] for each in printed[0].split()] == first
-
-
-@pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
-def test_features_are_those_of_the_formula_but_for_their_steps(feature_map):
-    for x, phi in zip(images(feature_map, 4), mapped(feature_map, images(feature_map, 4)), strict=True):
-        with mpmath.workdps(40):
-            off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, exact(feature_map, x), strict=True)])
-        table = np.pi * 2.0**-16 if isinstance(feature_map, HogFourier) else 0.0  # half of one of 2^16 angles
-        assert off <= np.sqrt(feature_map.dimension) * STEP + 2.0**-22 + table
-
-
-def exact(feature_map, x):
-    """phi, pixel by pixel and in as many digits as it takes."""
-    height, width, channels = feature_map.image_shape
-    low, high = feature_map.lower[0], feature_map.upper[0]
-    pixels = [round(float((value - low) / (high - low) * 1020)) for value in x]
-
-    def pixel(row, column, channel):
-        return pixels[(row * width + column) * channels + channel]
-
-    def directed(numbers):
-        length = mpmath.norm(numbers)
-        return [value / length if length else value for value in numbers]
-
-    blocks = blocks_of(cells_of(pixel, *feature_map.image_shape))
-    b = [block[cell][direction] for cell in range(4) for direction in range(8) for block in blocks]
-    if channels == 3:
-        b += colours(pixel, height, width, len(blocks))
-    if isinstance(feature_map, HogFourier):
-        b = directed(b)
-        omega = feature_map.public_tensors()["omega"]
-        angles = [2 * mpmath.pi * mpmath.fsum(map(mpmath.fmul, map(mpmath.mpf, row), b)) for row in omega.tolist()]
-        waves = [wave(angle) for wave in (mpmath.cos, mpmath.sin) for angle in angles]
-        b = b + directed(means(pixel, height, width, channels)) + directed(waves)
-    elif feature_map.centred:
-        parts = [range(block, 32 * len(blocks), len(blocks)) for block in range(len(blocks))]
-        parts += [range(start, start + 64) for start in range(32 * len(blocks), len(b), 64)]
-        for part in parts:
-            mean = mpmath.fsum(b[place] for place in part) / len(part)
-            for place in part:
-                b[place] -= mean
-    bias, shrink = mpmath.mpf(feature_map.bias), 1 - mpmath.mpf(2) ** -30
-    return [value * mpmath.sqrt(1 - bias**2) * shrink for value in directed(b)] + [bias * shrink]
-
-
-def means(pixel, height, width, channels):
-    """The mean of the pixels in each cell of a grid of at most 16 a side, by channels."""
-    down, across = min(height // 2, 16), min(width // 2, 16)
-    cells = {cell: [] for cell in product(range(down), range(across), range(channels))}
-    for row, column, channel in product(range(height), range(width), range(channels)):
-        cells[row * down // height, column * across // width, channel].append(pixel(row, column, channel))
-    return [mpmath.mpf(sum(values)) / len(values) for values in cells.values()]
-
-
-def cells_of(pixel, height, width, channels):
-    """The votes in each cell, by the row and the column where it begins."""
-
-    def starts(side):
-        return range((side - 8) % 4 // 2, side - 7, 4)
-
-    def gradient(row, column, channel):
-        across = pixel(row, column + 1, channel) - pixel(row, column - 1, channel)
-        return across, pixel(row + 1, column, channel) - pixel(row - 1, column, channel)
-
-    cells = {(r, c): [0] * 8 for r in starts(height) for c in starts(width)}
-    for row, column in product(range(1, height - 1), range(1, width - 1)):
-        each = [gradient(row, column, channel) for channel in range(channels)]
-        voted = votes(*max(each, key=lambda one: one[0] ** 2 + one[1] ** 2))
-        for (r, c), cell in cells.items():
-            weight = hat(row - r) * hat(column - c)
-            for direction, vote in voted.items():
-                cell[direction] += weight * vote
-    return cells
-
-
-def blocks_of(cells):
-    """Return the four cells of each block, with the roots of their shares."""
-    blocks = []
-    for r, c in cells:
-        if (r + 4, c + 4) in cells:
-            four = [cells[each] for each in ((r, c), (r, c + 4), (r + 4, c), (r + 4, c + 4))]
-            whole = sum(map(sum, four)) + 5 * 32**2 * 1020 // 50
-            blocks.append([[mpmath.sqrt(mpmath.mpf(each) / whole) for each in cell] for cell in four])
-    return blocks
-
-
-def hat(place):
-    return max(2 * min(place, 7 - place) + 1, 0)
-
-
-def votes(x, y):
-    """Return the parts of (x, y) in the two of eight directions between which it lies, 7/5 being sqrt(2)."""
-    around = [(1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1)]
-    for first in range(8):
-        (a, b), (c, d) = around[first], around[(first + 1) % 8]
-        one, other = (x * d - y * c) / (a * d - b * c), (a * y - b * x) / (a * d - b * c)
-        if one >= 0 and other >= 0:
-            lengths = {first: one, (first + 1) % 8: other}
-            return {each: int(value) * (7 if each % 2 else 5) for each, value in lengths.items()}
-    raise AssertionError
-
-
-def colours(pixel, height, width, blocks):
-    counts = [0] * 256
-    for row in range(height):
-        for column in range(width):
-            red, green, blue = (min(pixel(row, column, channel) * 4 // 1020, 3) for channel in range(3))
-            quarter = 2 * (row * 2 // height) + column * 2 // width
-            counts[64 * quarter + red + 4 * green + 16 * blue] += 1
-    scale = mpmath.mpf(hog.COLOUR_SHARE) * mpmath.sqrt(mpmath.mpf(blocks) / (height * width))
-    return [mpmath.sqrt(count) * scale for count in counts]
 
 
 def test_brightness_changes_nothing_and_contrast_little():

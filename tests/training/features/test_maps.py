@@ -1,3 +1,4 @@
+import hashlib
 import math
 from fractions import Fraction
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dpserve.training.features.bins import COARSE_BINS, DOUBLING_BINS, UNIFORM_BINS
+from dpserve.training.features.bins import DOUBLING_BINS, UNIFORM_BINS
 from dpserve.training.features.feature_map import default_clip_norm
 from dpserve.training.features.maps import Bins, Encoder, Fourier, Identity, Quantiles
 from dpserve.training.features.quantiles import QuantileRelease
@@ -69,61 +70,16 @@ def test_fourier_features_approximate_the_gaussian_kernel():
     np.testing.assert_allclose(phi @ phi.T, kernel, atol=0.06)
 
 
-@pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
-def test_features_are_those_of_the_formula_but_for_their_steps(feature_map):
-    """A coordinate is rounded towards zero; before that the row by 2^-24 of its length, or the angle by 2^-17 turns."""
-    tensors = feature_map.public_tensors()
-    generator = np.random.default_rng(9)
-    X = generator.uniform(LOWER, UPPER, (20, 3))
-    computed = feature_map(X, tensors)
-    for row, phi in zip(X, computed, strict=True):
-        with mpmath.workdps(40):
-            off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, exact(feature_map, row), strict=True)])
-        angle = 2 * math.pi * 2.0**-17 if feature_map.kind == "fourier" else 2.0**-22
-        assert off <= math.sqrt(feature_map.dimension) * STEP + angle
-
-
-def exact(feature_map, row):
-    shrink = 1 - mpmath.mpf(2) ** -30
-    u = [
-        (mpmath.mpf(x) - mpmath.mpf(low)) / (mpmath.mpf(high) - mpmath.mpf(low))
-        for x, low, high in zip(row, LOWER, UPPER, strict=True)
-    ]
-    v = [value / feature_map.clip_norm for value in clip(u, feature_map.clip_norm)]
-    if feature_map.kind == "identity":
-        h = v
-    elif feature_map.kind == "quantiles":
-        signs = [[1 if value >= cut else -1 for cut in cuts] for value, cuts in zip(u, feature_map.cuts, strict=True)]
-        w = [sign / mpmath.sqrt(len(each)) for each in signs for sign in each] + [mpmath.mpf(value) for value in u]
-        h = [value / mpmath.norm(w) for value in w]
-    elif feature_map.kind == "bins":
-        crosses = feature_map.crosses
-        h = [each for value in u for each in bins_of(value, len(u) + len(crosses))]
-        for one, other in crosses:
-            pair = [0] * COARSE_BINS**2
-            a, b = (min(int(u[place] * COARSE_BINS), COARSE_BINS - 1) for place in (one, other))
-            pair[a * COARSE_BINS + b] = 1 / mpmath.sqrt(len(u) + len(crosses))
-            h += pair
-    else:
-        turn = 2 * mpmath.pi if feature_map.kind == "fourier" else 1
-        z = [turn * mpmath.fdot(map(mpmath.mpf, omega), v) for omega in feature_map.public_tensors()["omega"]]
-        if feature_map.kind == "fourier":
-            h = [t / mpmath.sqrt(len(z)) for t in [mpmath.cos(t) for t in z] + [mpmath.sin(t) for t in z]]
-        else:
-            h = clip([max(t, 0) * mpmath.sqrt(mpmath.mpf(2) / len(z)) for t in z], 1)
-    bias = mpmath.mpf(feature_map.bias)
-    return [value * mpmath.sqrt(1 - bias**2) * shrink for value in h] + [bias * shrink]
-
-
-def bins_of(u, features):
-    doubling = max(mpmath.ceil(-mpmath.log(u, 2)) - 1, 0) if u > 0 else mpmath.inf
-    bins = [0] * (UNIFORM_BINS + DOUBLING_BINS)
-    for place in (
-        min(int(u * UNIFORM_BINS), UNIFORM_BINS - 1),
-        UNIFORM_BINS + int(min(doubling, DOUBLING_BINS - 1)),
-    ):
-        bins[place] = 1 / mpmath.sqrt(2 * features)
-    return bins
+@pytest.mark.parametrize(
+    ("feature_map", "digest"),
+    [(MAPS[6], "b7b783790592d49a"), (MAPS[8], "5d5875f7fcceeb25")],
+    ids=["bins", "quantiles"],
+)
+def test_features_of_tables_are_those_of_this_noise_version(feature_map, digest):
+    """A question keeps its noise for ever; `exact/test_questions` has the other maps, `test_hog` those of images."""
+    X = np.random.RandomState(9).uniform(LOWER, UPPER, (40, 3))
+    content = (feature_map(X, {}) + 0.0).astype("<f8").tobytes()
+    assert hashlib.sha256(content).hexdigest()[:16] == digest
 
 
 def clip(vector, largest):
@@ -190,14 +146,6 @@ def test_no_row_of_a_binned_table_is_longer_than_one(data, bias):
     (phi,) = feature_map(np.array([row]), {})
     assert sum(Fraction(value) ** 2 for value in phi) <= 1
     assert all((Fraction(value) / Fraction(STEP)).denominator == 1 for value in phi)
-
-
-def test_a_row_of_a_binned_table_has_the_same_bits_alone():
-    feature_map = bins_of_table()
-    generator = np.random.default_rng(4)
-    X = generator.uniform(feature_map.lower, feature_map.upper, (300, len(feature_map.lower)))
-    together = feature_map(X, {})
-    assert all((feature_map(row[None], {})[0] == phi).all() for row, phi in zip(X, together, strict=True))
 
 
 def test_bins_without_a_number_are_refused():

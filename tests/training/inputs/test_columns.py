@@ -134,10 +134,6 @@ def test_a_missing_value_may_count_as_a_declared_one(column, value):
     assert str(column.if_missing) in json.dumps(column.json_schema())
 
 
-def test_columns_that_declare_no_value_for_missing_ones_say_nothing_of_it():
-    assert not any("if_missing" in column.model_dump() for column in COLUMNS)
-
-
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
@@ -274,7 +270,3 @@ def test_columns_come_back_from_what_a_certificate_says():
 def test_a_map_whose_bounds_are_not_its_columns_is_refused():
     with pytest.raises(ValueError, match="bounds are not those of the columns"):
         Identity(lower=LOWER, upper=(*UPPER[:-1], 2.0), clip_norm=1.0, bias=0.0, columns=COLUMNS)
-
-
-def test_maps_without_columns_say_nothing_of_them():
-    assert "columns" not in Identity(lower=(0.0,), upper=(1.0,), clip_norm=1.0, bias=0.0).model_dump_json()

@@ -18,7 +18,6 @@ from dpserve.training.inputs.lineage import (
     RecordRegistry,
     advice,
     check_lineage_name,
-    overlap_text,
     owner_key,
 )
 from dpserve.training.inputs.parsing import name_digests
@@ -53,17 +52,6 @@ def test_a_set_with_one_record_less_is_recognised_in_any_order(known, records):
 def test_what_is_picked_from_the_source_does_not_matter(known, records):
     picked = replace(records, X=records.X[:9], y=records.y[:9])
     assert known.digests(picked).records.tobytes() == known.digests(records).records.tobytes()
-
-
-def test_records_are_counted_in_each_lineage_once(known, records):
-    rows = list(dict.fromkeys(records.source))
-    parts = [replace(records, source=tuple(part)) for part in (rows[:10], rows[5:12], rows[20:])]
-    noted(known, "first", parts[0])
-    noted(known, "first", parts[1])
-    noted(known, "second", parts[1])
-
-    assert among(known, parts[0]) == {"first": (10, 0), "second": (5, 0)}
-    assert among(known, parts[2]) == {}
 
 
 def test_another_owner_recognises_nothing_and_what_is_kept_is_private(known, records, tmp_path):
@@ -111,27 +99,6 @@ def test_a_training_that_was_killed_leaves_its_note(known, records):
 def of_persons(records, column, names, *, of=None):
     octets = name_digests(names)
     return replace(records, units=Units(column, np.arange(len(records)) % len(names) if of is None else of, octets))
-
-
-def test_another_record_of_a_known_person_is_noticed_whatever_the_column_is_called(known, records):
-    noted(known, "patients", of_persons(records, "who", ["ann", "bo", "cy"]))
-    other = of_persons(replace(records, source=(b"another",)), "person", ["bo"])
-    assert among(known, other) == {"patients": (0, 1)}
-    assert among(known, replace(other, units=None)) == {}
-
-
-def test_an_overlap_counts_records_and_units_apart(known, records):
-    one, other = (of_persons(records, "who", names) for names in (["ann", "bo"], ["bo", "cy", "di"]))
-    noted(known, "patients", replace(one, source=records.source[:7]))
-    digests = known.digests(other)
-    said = str(overlap_text("others", digests, known.among(digests)))
-    count = len(digests.records)
-    assert f"Of the {count} records and 3 units of the lineage 'others', 7 records and 1 unit are in" in said
-    assert "Units are known by their names" in said
-    alone = known.digests(records)
-    said = str(overlap_text("others", alone, known.among(alone)))
-    assert f"Of the {count} records of the lineage 'others', 7 records are in the lineage 'patients' as well" in said
-    assert "Rows that are equal in every column" in said
 
 
 def test_digests_that_end_in_zeros_are_not_confused():
@@ -347,10 +314,3 @@ def test_records_stay_noted_where_their_digests_cannot_be_kept(known, records, n
     (found,) = known.among(digests).values()
     assert found == (len(digests.records), len(digests.units))
     noted_as(known, "patients", by_person)
-
-
-def test_a_damaged_file_of_digests_is_refused(known, records):
-    noted(known, "patients", records)
-    next(known.folder.glob("patients/*.records")).write_bytes(b"short")
-    with pytest.raises(TrainingError, match="is damaged"):
-        among(known, records)
