@@ -1,7 +1,6 @@
 """Products on PyTorch's devices have NumPy's bits: each by itself, and in the answers of every kind of model."""
 
 import os
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load
 
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.laplace import Laplace
@@ -29,11 +27,8 @@ from dpserve.training.errors import TrainingError
 from dpserve.training.exact import products as grids
 from dpserve.training.exact.network import exact_layers, logits, placed, rounded
 from dpserve.training.exact.quantised import products, summands
-from dpserve.training.export.files import exported
 from dpserve.training.features.maps import Bins, Fourier, Identity, Quantiles
 from dpserve.training.kinds.head.bundle import save_bundle
-from dpserve.training.kinds.head.recipe import Recipe
-from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import computed_by, load_model
 from dpserve.training.kinds.published.bundle import PublishedNetwork
@@ -185,17 +180,6 @@ def test_pay_once_models_answer_alike(torch_arithmetic, bundles, name):
         assert repr(also) == repr(noise)
 
 
-@pytest.mark.parametrize("name", PAY_ONCE)
-def test_what_is_exported_is_the_same(torch_arithmetic, bundles, name):
-    model = load_model(bundles / name)
-    moved = computed_by(model, torch_arithmetic)
-    assert exported(moved, "onnx").content == exported(model, "onnx").content
-    here, there = (load(exported(each, "safetensors").content) for each in (model, moved))
-    assert {name: (each.dtype, each.tobytes()) for name, each in here.items()} == {
-        name: (each.dtype, each.tobytes()) for name, each in there.items()
-    }
-
-
 def test_no_product_is_minus_zero(torch_arithmetic):
     rows = np.array([[0.0, 0.0], [-0.0, -0.0], [1.0, -1.0]])
     matrix = np.array([[-1.0, 0.0], [-1.0, -0.0]])
@@ -304,10 +288,3 @@ def test_a_network_is_trained_on_cuda():
 def test_training_heads_needs_no_pytorch(monkeypatch):
     monkeypatch.setattr(devices, "find_spec", lambda name: None)
     assert training_device("auto") == "cpu"
-
-
-def test_a_head_with_another_arithmetic_is_the_same_model(torch_arithmetic):
-    head = train_head(make_records(), Recipe("small", MAPS["fourier"], 1.0), "lineage")
-    moved = replace(head, arithmetic=torch_arithmetic)
-    phi = head.features(rows_beside(MAPS["fourier"]))
-    assert (moved.logits(phi) == head.logits(phi)).all()

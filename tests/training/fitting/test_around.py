@@ -13,8 +13,7 @@ from dpserve.training.fitting.network import SUM_ERROR, Network
 from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.inputs.sums import Rows, of_rows
-from dpserve.training.kinds.class_sums.sums import CentredRows, centre_of, sparse_sums_of, sums_of
-from dpserve.training.kinds.class_sums.train import train_class_sums
+from dpserve.training.kinds.class_sums.sums import centre_of, sparse_sums_of, sums_of
 from dpserve.training.kinds.dpsgd.centre import inputs_around, sum_of_rows
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
@@ -175,14 +174,3 @@ def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(hidden)
     sparse = train_dpsgd(records, recipe, "l", Seeded(0))
     dense = train_dpsgd(records, recipe, "l", Seeded(0), directions=directions_of(records.X, MAP))
     np.testing.assert_allclose(sparse.probabilities(records.X), dense.probabilities(records.X), atol=2e-3)
-
-
-def test_class_sums_of_sparse_rows_answer_as_those_of_dense_ones():
-    records = records_of(2, 2000)
-    model = train_class_sums(records, "m", MAP, WHOLE, "l", Seeded(0), records_declared=2000)
-    right = (model.probabilities(records.X).argmax(axis=1) == records.y).mean()
-    largest = np.bincount(records.y).max() / len(records.y)
-    assert model.stepped is not None
-    assert right > largest + 0.1
-    around_mean = Rows(CentredRows(rows_of(MAP).make, model.mean))
-    assert around_mean.view is None

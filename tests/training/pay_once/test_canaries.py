@@ -19,7 +19,6 @@ from dpserve.training.fitting.network import Network
 from dpserve.training.kinds.class_sums.bundle import load_class_sums, save_class_sums
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd import noisy_step as dpsgd_step
-from dpserve.training.kinds.dpsgd import steps as dpsgd_steps
 from dpserve.training.kinds.dpsgd.bundle import load_dpsgd, save_dpsgd
 from dpserve.training.kinds.dpsgd.choices import choices_for
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
@@ -187,12 +186,6 @@ def test_numbers_between_multiples_of_the_grid_do_not_look_like_noise_that_comes
         assert p_values_of([part], run)["sums: noise that comes again"] > DOUBT
 
 
-def test_a_promise_is_rounded_up_in_words_and_a_bound_down():
-    shown = Canaries(number=100, commitment="0" * 64, promised_epsilon=3.99991, lower_bound_epsilon=3.63199)
-    assert shown.summary.startswith("promised at most 4; measured at least 3.631 ")
-    assert shown.model_copy(update={"promised_epsilon": 1.00001}).summary.startswith("promised at most 1.001;")
-
-
 def test_a_promise_of_other_losses_is_not_taken_for_a_gaussian_one():
     pure, gaussian = Cost((PureLoss(1.0),)), Cost((GaussianLoss(1.0),))
     assert epsilon_of(gaussian) == pytest.approx(gaussian_epsilon(1.0, 1e-5), rel=1e-9)
@@ -288,59 +281,6 @@ def test_a_training_with_half_of_its_noise_fails(kind, monkeypatch):
     less_noise(monkeypatch, 0.5)
     with pytest.raises(ClaimRefuted):
         trained(kind, Seeded(1), MANY)
-
-
-def test_a_training_with_one_class_without_noise_fails(monkeypatch):
-    drawn = GaussianVector._drawn
-
-    def bare(self, values, words):
-        noisy = drawn(self, values, words)
-        if values.ndim == 2:
-            noisy[1] = values[1]
-        return noisy
-
-    monkeypatch.setattr(GaussianVector, "_drawn", bare)
-    for kind in ("class-sums", "weights"):
-        with pytest.raises(ClaimRefuted):
-            trained(kind, Seeded(1), MANY)
-
-
-def test_a_training_with_one_draw_for_all_classes_fails(monkeypatch):
-    drawn = GaussianVector._drawn
-
-    def again(self, values, words):
-        noise = drawn(self, values, words) - values
-        return values + (noise[:1] if values.ndim == 2 else noise)
-
-    monkeypatch.setattr(GaussianVector, "_drawn", again)
-    with pytest.raises(ClaimRefuted, match="comes again"):
-        trained("class-sums", Seeded(1), MANY)
-
-
-@pytest.mark.parametrize("kind", ["class-sums", "dpsgd"])
-def test_a_training_with_one_seed_for_every_release_fails(kind, monkeypatch):
-    """The words begin again with each release."""
-    drawn, with_noise = GaussianVector._drawn, dpsgd_step.with_noise
-    monkeypatch.setattr(GaussianVector, "_drawn", lambda self, values, _: drawn(self, values, Seeded(4)))
-    monkeypatch.setattr(dpsgd_step, "with_noise", lambda total, step, _: with_noise(total, step, Seeded(4)))
-    with pytest.raises(ClaimRefuted):
-        trained(kind, Seeded(1), MANY)
-
-
-def test_dpsgd_that_does_not_clip_or_samples_twice_as_often_fails(monkeypatch):
-    clipped = Network.clipped_sum
-    monkeypatch.setattr(Network, "clipped_sum", lambda self, w, x, y, c, *more: clipped(self, w, x, y, 8 * c, *more))
-    with pytest.raises(ClaimRefuted, match="steps: "):
-        trained("dpsgd", Seeded(1), MANY)
-    monkeypatch.setattr(Network, "clipped_sum", clipped)
-    sample = dpsgd_step.poisson_sample
-    monkeypatch.setattr(dpsgd_step, "poisson_sample", lambda n, _rate, words: sample(n, 1.0, words))
-    assert dpsgd_steps.private_step is dpsgd_step.private_step
-    size = Network((4, 3)).size
-    records = make_records(n=400)
-    choices = choices_for(400, mu_for(WHOLE), size, steps=40, sampling_rate=0.3)
-    with pytest.raises(ClaimRefuted):
-        train_dpsgd(records, DpSgdRecipe("m", identity(records), choices, WHOLE), "l", Seeded(1), canaries=MANY)
 
 
 def test_a_commitment_is_of_all_coins_and_of_its_number():

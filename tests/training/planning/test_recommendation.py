@@ -10,7 +10,7 @@ from dpserve.training.errors import TrainingError
 from dpserve.training.features import rules
 from dpserve.training.features.rules import strong_convexity
 from dpserve.training.inputs.records import Records
-from dpserve.training.kinds.cases import Estimate, Quality, numbers_declared
+from dpserve.training.kinds.cases import Quality, numbers_declared
 from dpserve.training.planning.options import MANY_CLASSES, default_option, option_named, planned_options
 from dpserve.training.planning.ranking import Ranking
 from dpserve.training.planning.recommendation import (
@@ -23,7 +23,6 @@ from dpserve.training.planning.recommendation import (
     recommend_by_rule,
     recommend_by_simulation,
     refusal,
-    warnings_of,
 )
 
 FEW = ("class-sums", "weights", "per-query")
@@ -55,15 +54,6 @@ def test_a_release_beats_noise_on_each_of_many_answers_in_a_simulation():
     assert "paid for once" in many.reason
     estimates = {each.option: each.mean for each in many.estimates}
     assert estimates["per-query"] is None or estimates["per-query"] < estimates[many.option]
-
-
-def test_one_query_costs_alike_either_way():
-    """One answer from noisy weights has the law of one noisy answer: only the spread of few rows is between them."""
-    rows = blobs(600, 5)
-    only = recommend_by_simulation(rows, n=None, whole=whole(2), queries=1, seeds=3, options=("weights", "per-query"))
-    released, each = (estimate.mean for estimate in only.estimates)
-    assert abs(released - each) < 0.1
-    assert only.option in ("weights", "per-query")
 
 
 def test_more_records_than_rows_mean_less_noise():
@@ -125,12 +115,6 @@ def test_answers_worth_having_are_not_warned_of():
     assert f"with log loss {estimate.log_loss:.3f}" in found.reason
 
 
-def test_an_interval_that_covers_nearly_everything_is_warned_of():
-    worth_little = Estimate("per-query", 0.9, 0.0, 3, log_loss=0.3, interval=0.95)
-    (said,) = warnings_of(worth_little, Quality(0.5, 0.69))
-    assert "an interval 0.95 wide on average, which covers nearly everything" in said
-
-
 def test_of_more_rows_than_records_as_many_are_trained_on():
     """A budget that is scaled down to their share of the rows would buy no release at all."""
     rows, budget = blobs(5000, 2), whole(1)
@@ -140,12 +124,6 @@ def test_of_more_rows_than_records_as_many_are_trained_on():
     )
     assert few.mean is not None
     assert few.log_loss > all_of_them.log_loss + 0.1
-
-
-def test_the_owner_is_told_that_answers_come_without_intervals():
-    found = recommend_by_simulation(blobs(60, 2), n=None, whole=whole(1), queries=None, seeds=1, options=("dpsgd",))
-    assert "its answers come without intervals" in found.reason
-    assert "its answers come without intervals" in recommend_by_rule(20_000, 2, whole(1), "table").reason
 
 
 def test_every_kind_whose_noise_is_known_is_planned_with_its_intervals():
@@ -187,15 +165,6 @@ def test_options_are_ranked_by_log_loss_and_the_default_stays_within_chance():
     assert ranked(class_sums_quantiles=steady, weights_quantiles=better).chosen == "weights-quantiles"
 
 
-def test_why_the_recommended_option_is_not_the_first_is_said():
-    first = [0.49, 0.50, 0.51]
-    tied = ranked(dpsgd_quantiles=[0.51, 0.49, 0.53], class_sums_quantiles=first)
-    said = tied.order
-    assert said.startswith("class sums, cuts at quantiles has the least log loss, 0.010 less than DP-SGD, linear head")
-    assert "so the default for such rows is recommended" in said
-    assert ranked(dpsgd_quantiles=[0.1, 0.1, 0.1], class_sums_quantiles=first).order == ""
-
-
 def test_rows_too_few_to_rank_are_said_to_be():
     rng = np.random.default_rng(0)
     rows = labelled(rng.random((120, 5)), (rng.random(120) < 0.5).astype(np.int64), 2)
@@ -229,24 +198,6 @@ def test_options_that_would_be_the_same_are_simulated_once():
     pair = ("weights", "weights-fourier")
     found = recommend_by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=1, options=pair)
     assert [each.option for each in found.estimates] == ["weights"]
-
-
-def shades(n, side=12):
-    """Images of dots, whose edges are noise: one class has the white squares of a chessboard lighter, one the black."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(2, size=n)
-    board = np.kron(np.indices((side // 2, side // 2)).sum(axis=0) % 2 * 2 - 1, np.ones((2, 2)))
-    dots = 0.7 * (rng.random((n, side, side)) < 0.5) + 0.15
-    return labelled((dots + 0.05 * (1 - 2 * y)[:, None, None] * board).reshape(n, -1), y, 2)
-
-
-def test_images_told_apart_by_shades_get_features_that_have_them():
-    pair = ("dpsgd", "dpsgd-hog-fourier")
-    asked = {"n": None, "whole": whole(4), "queries": None, "seeds": 2, "options": pair}
-    found = recommend_by_simulation(shades(400), **asked, image_shape=(12, 12, 1))
-    assert found.option == "dpsgd-hog-fourier"
-    edges, both = (each.log_loss for each in found.estimates)
-    assert both < edges - 0.2
 
 
 def squares(n):

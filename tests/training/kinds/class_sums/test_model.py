@@ -12,23 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.answer_noise import AnswerNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.training.errors import BundleError, TrainingError
-from dpserve.training.features.maps import Fourier
 from dpserve.training.fitting.unit_rows import GRID, grid_terms, unit
 from dpserve.training.inputs.sums import MOST_RECORDS, ROWS, of_rows
 from dpserve.training.kinds.class_sums.bundle import save_class_sums
-from dpserve.training.kinds.class_sums.model import ReleasedClassSums
 from dpserve.training.kinds.class_sums.steps import CENTRE, TOTALS
 from dpserve.training.kinds.class_sums.sums import centre_of, mean_of, sums_of
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.chain import PublicNumbers, divided
-from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.releases import composed
 from tests.changed_releases import with_mu
 from tests.seeded import Seeded
@@ -151,23 +147,6 @@ def test_too_small_a_price_is_refused():
         divided((CENTRE, TOTALS), whole_picorho("rho:0.0005"), NUMBERS)
 
 
-def test_a_bundle_answers_each_row_the_same_whatever_is_beside_it(tmp_path):
-    records = make_records(n=200, features=7, classes=4)
-    model = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(1))
-    assert isinstance(model, ReleasedModel)
-    saved = save_class_sums(tmp_path / "bundle", model)
-    loaded = load_model(tmp_path / "bundle")
-    assert isinstance(loaded, ReleasedClassSums)
-    assert loaded.certificate == saved
-    X = np.random.default_rng(0).uniform(-1, 2, (9, 7))
-    answers = loaded.probabilities(X)
-    np.testing.assert_array_equal(answers, model.probabilities(X))
-    np.testing.assert_array_equal(answers[3:4], loaded.probabilities(X[3:4]))
-    np.testing.assert_allclose(answers.sum(axis=1), 1)
-    assert Cost.parse(saved.cost).picorho <= WHOLE
-    assert "lineage" not in saved.public()
-
-
 @pytest.mark.parametrize("change", [{"releases": ()}, {"cost": "gaussian:0.1"}, {"assumptions": ()}])
 def test_a_certificate_that_claims_less_is_refused(change):
     records = make_records(n=20)
@@ -212,34 +191,6 @@ def test_a_price_that_cannot_be_is_refused():
     records = make_records(n=20)
     with pytest.raises(TrainingError, match="two releases"):
         train_class_sums(records, "small", identity(records), whole_picorho("rho:0.0005"), "lineage", Seeded(1))
-
-
-def test_it_learns_from_few_records_per_class():
-    """Sixty classes of twenty records at (4, 1e-5): well above the 1/60 of guessing."""
-    generator = np.random.default_rng(0)
-    centres = generator.uniform(size=(60, 40)) < 0.3
-    y = np.repeat(np.arange(60), 20)
-    records = make_records(features=40, classes=60)
-    X = (centres[y] ^ (generator.uniform(size=(len(y), 40)) < 0.05)).astype(float)
-    records = replace(records, X=X, y=y)
-    model = train_class_sums(records, "few", identity(records), whole_picorho("epsilon:4@1e-5"), "l", Seeded(2))
-    queries = (centres ^ (generator.uniform(size=centres.shape) < 0.05)).astype(float)
-    assert (model.probabilities(queries).argmax(axis=1) == np.arange(60)).mean() > 0.5
-
-
-def test_a_fourier_map_works_as_well():
-    records = make_records(n=50)
-    feature_map = Fourier(
-        lower=records.declaration.lower,
-        upper=records.declaration.upper,
-        clip_norm=1.0,
-        bias=0.0,
-        random_features=8,
-        bandwidth=0.5,
-        seed=0,
-    )
-    model = train_class_sums(records, "fourier", feature_map, WHOLE, "lineage", Seeded(3))
-    assert model.sums.shape == (3, 9)
 
 
 def test_who_sees_everything_released_learns_what_is_claimed():

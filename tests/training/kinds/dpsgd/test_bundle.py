@@ -10,10 +10,8 @@ import pytest
 from dpserve.accounting import gaussian_envelope
 from dpserve.accounting.conversions import gaussian_mu
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
-from dpserve.mechanisms.gaussian_vector import mu_for
-from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.errors import BundleError, TrainingError
-from dpserve.training.features.maps import Fourier, Identity, Quantiles
+from dpserve.training.features.maps import Identity, Quantiles
 from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import ROWS, of_rows
@@ -24,10 +22,8 @@ from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weig
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS, temperature
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, train_dpsgd
-from dpserve.training.kinds.loading import load_model
 from dpserve.training.pay_once.calibration import CALIBRATION
 from dpserve.training.pay_once.chain import PublicNumbers, divided
-from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.releases import composed
 from tests.seeded import Seeded
 
@@ -86,20 +82,6 @@ def test_shares_stay_within_the_price(price):
     assert composed(releases).rho <= price * 1e-12
 
 
-def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
-    folder = tmp_path / "bundle"
-    certificate = save_dpsgd(folder, model)
-    again = load_model(folder)
-    assert isinstance(again, ReleasedModel)
-    assert again.certificate == certificate
-    X = some_records(50, seed=3).X * 3 - 1
-    answers = again.probabilities(X)
-    assert np.array_equal(answers, model.probabilities(X))
-    assert np.allclose(answers.sum(axis=1), 1)
-    assert answers.shape == (50, 2)
-    assert np.array_equal(answers[7:8], again.probabilities(X[7:8])), "rows beside a row change nothing"
-
-
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activation):
     """Products round nothing: another order of a layer's units is another order of its sums."""
@@ -123,18 +105,6 @@ def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activ
     for weights, biases in later:
         values = (np.tanh(values) if activation == "tanh" else np.maximum(values, 0)) @ weights + biases
     np.testing.assert_allclose(logits, values, rtol=1e-11, atol=1e-11 * np.abs(values).max())
-
-
-@pytest.mark.parametrize(
-    "feature_map",
-    [IDENTITY, Fourier(**IDENTITY.model_dump(exclude={"kind"}), random_features=16, bandwidth=0.5, seed=1)],
-)
-@pytest.mark.parametrize("hidden", [(), (5, 4)])
-def test_every_map_and_depth_makes_a_bundle(feature_map, hidden, tmp_path: Path):
-    choices = replace(CHOICES, hidden=hidden, steps=2, activation="relu")
-    trained = train_dpsgd(some_records(50), recipe(feature_map=feature_map, choices=choices), "l", Seeded(1))
-    save_dpsgd(tmp_path / "bundle", trained)
-    assert np.array_equal(load_dpsgd(tmp_path / "bundle").parameters, trained.parameters)
 
 
 @pytest.mark.parametrize(
@@ -204,30 +174,6 @@ def test_nothing_public_depends_on_how_many_records_there_are():
     few, many = (train_dpsgd(some_records(n), recipe(), "l", Seeded(2)).certificate for n in (1, 1000))
     changing = {"model_id": "0" * 32, "binding_key": "0" * 64, "created": few.created}
     assert few.model_copy(update=changing) == many.model_copy(update=changing)
-
-
-def test_it_learns_with_little_noise_and_not_with_much():
-    test = some_records(1000, seed=9)
-
-    def accuracy(price: int, seed: int) -> float:
-        choices = choices_for(1000, mu_for(price), 8)
-        trained = train_dpsgd(some_records(), recipe(choices=choices, price=price), "l", Seeded(seed))
-        return float((trained.probabilities(test.X).argmax(axis=1) == test.y).mean())
-
-    quiet = accuracy(10**12, 3)
-    assert quiet > 0.9
-    assert accuracy(10**9, 4) < quiet - 0.03
-
-
-def test_a_service_s_randomness_trains_differently_every_time():
-    first, second = (train_dpsgd(some_records(10), recipe(), "l", SystemRandomness()) for _ in range(2))
-    assert not np.array_equal(first.parameters, second.parameters)
-
-
-def test_progress_counts_the_steps():
-    seen: list[int] = []
-    train_dpsgd(some_records(10), recipe(), "l", Seeded(5), seen.append)
-    assert seen == list(range(1, 21))
 
 
 def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():

@@ -106,16 +106,6 @@ def test_training_is_deterministic_and_reports_every_epoch() -> None:
     )
 
 
-def test_it_learns() -> None:
-    X, _ = pool()
-    y = (X[:, 0] + X[:, 1] > 1).long()
-    recipe = PublishedRecipe(Topology(FEATURES, (16,), 2), "per-record", 200, 10, 0.01, 0.0)
-    members = torch.arange(N).repeat(2, 1)
-    parameters = train_stack(X, y, Assignment(members, (1, 2), (1.0, 5.0)), recipe)
-    predictions = stacked_logits(parameters, X, members).argmax(-1)
-    assert ((predictions == y).float().mean(1) > 0.95).all()
-
-
 def test_first_weights_are_glorot_uniform_and_their_own() -> None:
     topology = Topology(200, (100,), 4)
     one, other = (one_model(initial_parameters(topology, (3, 9)), m) for m in (0, 1))
