@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +24,10 @@ _FORKING.set_forkserver_preload(
         ),
         "dpserve.audit.presentation",
         "dpserve.audit.membership.attack",
+        "dpserve.service.admin.app",
+        "dpserve.serving",
         "dpserve.training.kinds.head.train",
+        "uvicorn.protocols.http.httptools_impl",
     ]
 )
 
@@ -45,18 +50,101 @@ def ran(
     return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
 
 
+class Service:
+    """`dpserve serve` in a process of its own, forked as others are, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        (stdout, theirs), (stderr, their_errors) = _FORKING.Pipe(duplex=False), _FORKING.Pipe(duplex=False)
+        arguments = (["serve", *words], folder, dict(environment), theirs, their_errors)
+        self._process = _FORKING.Process(target=_be_the_service, args=arguments)
+        self._process.start()
+        self.stdout, self.stderr = (os.fdopen(os.dup(each.fileno()), encoding="utf-8") for each in (stdout, stderr))
+        for each in (stdout, theirs, stderr, their_errors):
+            each.close()
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        self.stderr.close()
+        self.wait()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, if it has ended."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("dpserve", timeout or 0)
+        return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Read what it prints until its end."""
+        streams = self.stdout, self.stderr
+        with ThreadPoolExecutor(2) as pool:
+            reading = [pool.submit(lambda stream: "" if stream.closed else stream.read(), each) for each in streams]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            said, errors = (each.result() for each in reading)
+        for each in streams:
+            each.close()
+        return said, errors
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _be_the_service(
+    words: list[str], folder: Path, environment: dict[str, str], stdout: Connection, stderr: Connection
+) -> None:
+    """Be the process of one service, whose output is read while it runs."""
+    for number, stream in ((1, stdout), (2, stderr)):
+        os.dup2(stream.fileno(), number)
+        stream.close()
+    _be_dpserve(words, folder, environment)
+
+
 def _be_the_command(words: list[str], folder: Path, environment: dict[str, str], streams: Path) -> None:
     """Be the process of one command: its standard streams are files. Ends with the command's exit status."""
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
     new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for number, name, flags in ((0, "stdin", os.O_RDONLY), (1, "stdout", new), (2, "stderr", new)):
         opened = os.open(streams / name, flags, 0o600)
         os.dup2(opened, number)
         os.close(opened)
+    _be_dpserve(words, folder, environment)
+
+
+def _be_dpserve(words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """Run the command on standard streams that are open."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
     sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(number, mode, encoding="utf-8", closefd=False) for number, mode in ((0, "r"), (1, "w"), (2, "w"))
+        os.fdopen(number, mode, buffering=1, encoding="utf-8", closefd=False)
+        for number, mode in ((0, "r"), (1, "w"), (2, "w"))
     )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["dpserve", *words]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
-from tests.command_line import ran
+from tests.command_line import Service, ran
 
 # A service beside other work answers later than in the five seconds that httpx waits for.
 DEFAULT_TIMEOUT_CONFIG.connect = DEFAULT_TIMEOUT_CONFIG.read = DEFAULT_TIMEOUT_CONFIG.write = 60
@@ -42,6 +42,8 @@ class CommandLine:
             "NO_COLOR": "1",
         }
         self.started = []
+        self.imports_anew = False
+        """Whether a service is to be no fork of a process that has imported everything: to find other packages."""
 
     def __call__(self, *arguments, status=0, stdin=""):
         done = ran([str(argument) for argument in arguments], self.folder, self.environment, stdin=stdin)
@@ -71,15 +73,19 @@ class CommandLine:
 
     def start_and_read(self, *arguments, stdin=None):
         """Start a service and return its process, its address, and the lines that it printed before."""
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "dpserve", "serve", *map(str, arguments)],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = [str(argument) for argument in arguments]
+        if self.imports_anew or "--workers" in words or stdin is not None:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "dpserve", "serve", *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            process = Service(words, self.folder, self.environment)
         self.started.append(process)
         before = []
         for line in process.stdout:
@@ -165,4 +171,5 @@ def installed_packages(tmp_path_factory):
 @pytest.fixture
 def another_package(run, installed_packages):
     """Have the packages of `tests/another_package` installed for the command line."""
+    run.imports_anew = True
     run.environment["PYTHONPATH"] = os.pathsep.join([str(installed_packages), *sys.path])

@@ -119,6 +119,7 @@ def test_it_is_planned_for(run, bundle):
     )
 
 
+@pytest.mark.slow
 def test_it_is_audited_and_attacked_by_name(run, bundle):
     words = ("audit", "mechanism", "geometric", "--classes", 3, "--epsilon", 1, "--trials", 1000, "--seed", 0, "--json")
     assert json.loads(run.in_a_new_process(*words).stdout)["convicted"] is False

@@ -231,11 +231,6 @@ def test_blocks_that_a_store_lost_are_named_come_back_and_get_a_budget(run, trai
     assert "right" in run("ledger", "verify").stdout
 
 
-def test_a_service_takes_no_budget_for_a_lineage_with_blocks(run, train):
-    train("autumn", MONTHS[:2])
-    assert "has blocks" in run.fails("serve", "autumn", "--epsilon", "3", "--delta", "1e-6")
-
-
 def test_what_was_trained_on_without_blocks_is_the_unnamed_blocks_and_no_others(run, train):
     """Each block pays for its own records; a record of two would lose what both allow."""
     plain = [word for word in TRAIN if word not in ("--lineage-epsilon", "3", "--lineage-delta", "1e-6")]
@@ -307,40 +302,6 @@ def test_of_two_trainings_at_once_that_share_a_block_it_pays_for_one(run):
     one = spent["2026-10"]
     assert one > 0
     assert sorted((spent.get("2026-09", 0), spent.get("2026-11", 0))) == [0, one]
-    assert "right" in run("ledger", "verify").stdout
-
-
-def test_of_two_evaluations_at_once_that_share_a_block_it_pays_for_one(run, train):
-    train("model", MONTHS[:1], kind=ONCE)
-    run("export", "model", "--to", "safetensors")
-    paid = left(run)
-    held = ("evaluate", "model", "--label", "ok", "--epsilon", "1", "--delta", "1e-6")
-    held += ("--lineage-epsilon", "1.2", "--lineage-delta", "1e-6", *BY_MONTH)
-    asked = []
-    for name, months in (("a", MONTHS[1:2]), ("b", MONTHS[1:])):
-        (run.folder / f"{name}.csv").write_text(records(*months))
-        asked.append([*held, ",".join(months), "--data", f"{name}.csv", "--out", f"{name}.json"])
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dpserve", *words],
-            cwd=run.folder,
-            env=run.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for words in asked
-    ]
-    said = [process.communicate()[0] for process in started]
-    assert sorted(process.returncode for process in started) == [0, 1], said
-    won = [process.returncode for process in started].index(0)
-    spent = left(run)
-    one = spent[MONTHS[1]]
-    assert one > 0
-    # A block that the refused one opened before it was refused stays, and nothing was spent of it.
-    charged = {block: amount for block, amount in spent.items() if amount}
-    assert charged == paid | dict.fromkeys((MONTHS[1:2], MONTHS[1:])[won], one)
-    assert [(run.folder / f"{name}.json").exists() for name in "ab"] == [won == 0, won == 1]
     assert "right" in run("ledger", "verify").stdout
 
 

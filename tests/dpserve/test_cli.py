@@ -52,33 +52,8 @@ def test_the_shell_completes_commands_options_and_names(run, bundle):
         assert (done.stdout.split(), done.stderr) == (offered, ""), typed
 
 
-def test_options_stand_in_panels_with_those_most_people_need_first(run):
-    printed = run("train", "--help").stdout
-    titles = ["What a training needs", "Kinds of models", "Other options, which 'dpserve train KIND --help' describes"]
-    places = [printed.index(f"\n{title}:\n") for title in titles]
-    assert places == sorted(places)
-    needed, kinds, rest = (printed[start:end] for start, end in zip(places, [*places[1:], None], strict=True))
-    for option in ("--data", "--schema", "--epsilon", "--delta", "--n", "--lineage", "--out"):
-        assert f"  {option} " in needed
-    assert all(f"  {kind} " in kinds for kind in ("auto", "class-sums", "weights", "dpsgd", "head"))
-    assert all(option in rest for option in ("--label", "--bandwidth", "--encoder", "--prediction-sets"))
-    assert len(printed.splitlines()) <= 60
-    of_kind = run("train", "dpsgd", "--help").stdout
-    assert all(f"  {option} " in of_kind for option in ("--data", "--n", "--sampling-rate", "--bandwidth", "--label"))
-    assert "--lam" not in of_kind
-    assert "\nThe owner's port:\n" in run("serve", "--help").stdout
-
-
 def test_it_says_its_version(run):
     assert run("--version").stdout.strip() == f"dpserve {version('dpserve')}"
-
-
-def test_integer_classes_are_given_names(run):
-    (run.folder / "numbers.csv").write_text(run.csv.replace(",yes", ",1").replace(",no", ",0"))
-    words = [{"no,yes": "0=refused,1=granted", "--ignore": "--id"}.get(word, word) for word in run.train]
-    run(*words, "--data", "numbers.csv", "--out", "model")
-    certificate = json.loads((run.folder / "model" / "certificate.json").read_text())
-    assert certificate["classes"] == ["refused", "granted"]
 
 
 def test_training_on_own_records(run, bundle):
@@ -186,12 +161,6 @@ def test_a_wrong_option_of_training_is_wrong_usage(run, arguments, option, said)
     assert f"Invalid value for {option}: " in words
     assert said in words
     assert not (run.folder / "model").exists()
-
-
-def test_undeclared_classes_and_bounds_are_refused(run):
-    train = ("train", "head", "--data", "own.csv", "--label", "ok", "--lam", 1, "--out", "model", "--lineage", "people")
-    assert "declare the class names" in run.fails(*train)
-    assert "declare public bounds" in run.fails(*train, "--classes", "no,yes")
 
 
 def test_a_tampered_bundle_is_neither_inspected_nor_served(run, bundle):

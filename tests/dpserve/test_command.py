@@ -58,25 +58,6 @@ def test_the_help_has_defaults_bounds_and_sections(bake):
     assert any("--layer" in line and "[default: one]" in line for line in tall)
 
 
-def test_the_help_says_in_one_way_what_a_value_is(bake):
-    lines = bake("--help")[0].stdout.splitlines()
-    for flag, value in (("--flour", "NUMBER"), ("--sugar", "NUMBER"), ("--layer", "NUMBER")):
-        assert any(line.split()[:2] == [flag, value] for line in lines), flag
-
-
-def test_a_group_shows_the_whole_first_sentence_of_each_command():
-    group = Group("Bake.")
-    sentence = "Bake a cake of several layers, each with its own filling, and let all of them cool before the glaze."
-
-    @group.command("cake", help=f"{sentence} A second sentence.")
-    def cake() -> None:
-        pass
-
-    shown = " ".join(CliRunner(env={"COLUMNS": "120"}).invoke(group, ["--help"]).stdout.split())
-    assert sentence in shown
-    assert "second" not in shown
-
-
 def test_an_option_of_two_classes_is_refused():
     class Other(Options):
         flour: int = option(1, "Again.")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dpserve import configuration
-from dpserve.cli import _COMMANDS
 from dpserve.configuration import ConfigurationError
 from dpserve.settings import ServeSettings, documentation
 
@@ -123,12 +122,6 @@ def test_every_command_refuses_a_misspelt_variable(run):
         assert "did you mean DPSERVE_LEDGER?" in run.fails(*command)
 
 
-def test_a_port_set_by_service_links_is_told_apart(monkeypatch):
-    monkeypatch.setenv("DPSERVE_PORT", "tcp://10.0.0.1:8000")
-    with pytest.raises(ConfigurationError, match="enableServiceLinks"):
-        ServeSettings.of_words({})
-
-
 def test_one_budget_replaces_another(home, monkeypatch):
     write(home, "[serve]\nepsilon = 3.0\ndelta = 1e-6\n")
     assert ServeSettings().model_fields_set == {"epsilon", "delta"}
@@ -228,14 +221,6 @@ def test_a_value_out_of_range_is_refused_wherever_it_stands(run):
     (run.folder / "home" / "dpserve.toml").write_text("[serve]\nprise = 1\n")
     assert "did you mean 'price'" in run.fails("serve", "model")
     assert "Usage" in run("serve", "--help").stdout
-
-
-def test_the_help_lists_every_command_once_with_a_line(run):
-    printed = run("--help").stdout
-    for name, command in _COMMANDS.items():
-        assert printed.count(f"\n  {name} ") == 1
-        assert command.summary.split()[0] in printed
-    assert "dpserve demo" in printed
 
 
 def test_how_many_replicas_a_write_waits_for_stands_beside_the_ledger(home, monkeypatch):

@@ -41,19 +41,6 @@ def test_what_has_no_proof_is_refused_with_the_reason(own):
     assert not (own.folder / "model").exists()
 
 
-@pytest.mark.parametrize(("option", "value"), [("--sampling-rate", "1.5"), ("--activation", "sine"), ("--steps", "0")])
-def test_a_value_out_of_range_is_wrong_usage(own, option, value):
-    priced = ("--epsilon", "1", "--delta", "1e-5", "--n", "200")
-    assert option in own(*DPSGD, *priced, option, value, status=2).stderr
-    assert not (own.folder / "model").exists()
-
-
-def test_what_is_needed_is_asked_for(own):
-    assert "--epsilon" in own(*DPSGD, "--n", "200", status=2).stderr
-    assert "counting them" in own(*DPSGD, "--rho", "0.1", status=2).stderr
-    assert "goes with" in own(*DPSGD, "--rho", "0.1", "--n", "9", "--lam", "1", status=2).stderr
-
-
 def test_it_is_served_and_asked_again_at_no_cost(own):
     """A client pays for the model once, with its first answer; more answers are free and the same."""
     own(*DPSGD, "--epsilon", "1", "--delta", "1e-5", "--n", "200", "--steps", "5")

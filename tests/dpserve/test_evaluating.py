@@ -119,19 +119,6 @@ def test_values_beyond_the_bounds_are_drawn_back_as_in_training_or_on_demand(run
     assert json.loads((run.folder / "model" / "certificate.json").read_text()).get("clips", False) is bool(trained)
 
 
-def test_fewer_figures_are_more_precise(run, model):
-    run("lineage", "set-budget", "model", *BUDGET)
-    errors = []
-    for report in ("accuracy", "accuracy,log-loss,calibration,confusion"):
-        run("evaluate", "model", "--data", "held.csv", *PRICE, "--report", report, "--out", f"{len(errors)}.json")
-        errors.append(json.loads((run.folder / f"{len(errors)}.json").read_text())["figures"]["accuracy"])
-    assert errors[0]["standard_error"] < errors[1]["standard_error"]
-    assert (
-        "takes accuracy"
-        in run("evaluate", "model", "--data", "held.csv", *PRICE, "--report", "confusion", status=2).stderr
-    )
-
-
 def test_an_evaluation_is_written_and_charged_or_neither(run, model):
     assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     run("lineage", "set-budget", "model", "--rho", "0.2", "--delta", "1e-5")
@@ -140,12 +127,6 @@ def test_an_evaluation_is_written_and_charged_or_neither(run, model):
     run.fails("evaluate", "model", "--data", "held.csv", *PRICE, "--out", "nowhere/e.json")
     assert spent(run) == {"people": 0}
     assert not (run.folder / "model" / "evaluation.json").exists()
-
-
-def test_a_head_whose_answers_are_paid_for_one_by_one_is_refused(run, bundle):
-    (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
-    said = run.fails("evaluate", bundle, "--data", "held.csv", *PRICE, *OPENING)
-    assert "Train a pay-once model" in said
 
 
 def test_rows_that_were_not_paid_for_are_not_noted_in_a_lineage(run, model):

@@ -98,8 +98,3 @@ def test_a_bundle_of_another_version_is_refused(run, train, budget):
     assert "train again" in said
     assert files(run) == set()
     assert spent(run) == 0
-
-
-def test_an_unknown_form_is_refused(run, train):
-    train(*SUMS)
-    assert "there are onnx, safetensors" in run.fails("export", "model", "--to", "pickle")

@@ -138,22 +138,6 @@ def test_a_declared_loss_is_charged(run, bundle, spent):
     assert "0.007 of 1" in run("ledger", "status").stdout
 
 
-def test_a_quote_and_the_receipts_of_a_client(run, bundle, spent):
-    process, address = run.start(bundle, "--port", 0, *PRICE)
-    try:
-        with Client(address, spent) as client:
-            quote = client.quote(np.vstack([ROWS, ROWS[:1] + 1]))
-            assert quote["free"] == [True, True, False]
-            assert quote["cost"] == pytest.approx(0.001)
-            assert quote["admitted"]
-            share = np.linspace(0, 1, 99)
-            assert not client.quote(np.column_stack([share, 1 - share]))["admitted"]
-            assert [receipt["charged_rows"] for receipt in client.receipts()] == [2]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
 def test_a_rehearsal_says_so_everywhere(run, bundle, spent):
     import httpx
 

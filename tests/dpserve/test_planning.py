@@ -179,8 +179,7 @@ def test_training_follows_the_planner(tmp_path):
     assert "Invalid value for --epsilon: is needed" in refused.output
 
 
-@pytest.mark.parametrize("cross", [("--cross", "a:b"), pytest.param(("--cross-buckets", "64"), marks=pytest.mark.slow)])
-def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path, cross):
+def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path):
     """Classes differ by whether two numbers are alike: by one column alone half of the answers are right."""
     rng = np.random.default_rng(5)
     X = rng.random((4000, 2))
@@ -189,39 +188,14 @@ def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path, cross):
     arguments = ["--data", tmp_path / "own.csv", "--label", "outcome", "--classes", "same,other", "--bounds", "a=0:1"]
     arguments += ["--bounds", "b=0:1", "--lineage", "own", "--epsilon", "4", "--delta", "1e-5", "--n", 4000]
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    done = CliRunner().invoke(app, ["train", *map(str, arguments), *cross, "--out", str(tmp_path / "model")], env=home)
+    done = CliRunner().invoke(
+        app, ["train", *map(str, arguments), "--cross", "a:b", "--out", str(tmp_path / "model")], env=home
+    )
     assert done.exit_code == 0, done.output + str(done.exception)
     certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
-    assert certificate["feature_map"].get("crosses") or certificate["feature_map"].get("cross_buckets")
+    assert certificate["feature_map"]["crosses"]
     answers = load_model(tmp_path / "model").probabilities(X)
     assert np.mean((answers[:, 0] > 0.5) == ((X[:, 0] > 0.5) == (X[:, 1] > 0.5))) > 0.65
-
-
-@pytest.mark.slow
-def test_public_rows_speak_for_crosses_and_the_printed_command_trains_on_them(tmp_path, monkeypatch):
-    rng = np.random.default_rng(5)
-    X = rng.random((4000, 2))
-    lines = [f"{a:.4f},{b:.4f},{'same' if (a > 0.5) == (b > 0.5) else 'other'}" for a, b in X]
-    for name, part in {"public": lines[:2000], "own": lines[2000:]}.items():
-        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,outcome", *part]))
-    monkeypatch.setattr(
-        recommendation.recommend_by_simulation,
-        "__kwdefaults__",
-        {**QUICK, "options": ("dpsgd-quantiles", "dpsgd-crosses")},
-    )
-    declared = ["--label", "outcome", "--bounds", "a=0:1", "--bounds", "b=0:1"]
-    asked = ["--public", tmp_path / "public.csv", "--class-names", "same,other", *declared, "--n", 2000]
-    said = words_of(tmp_path, *asked, "--epsilon", 4, "--delta", 1e-5)
-    assert "Recommended: DP-SGD, bins and hashed pairs of columns" in said
-    assert "--features bins --cross-buckets 4096" in said
-
-    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    train = ["train", "--data", str(tmp_path / "own.csv"), "--classes", "same,other", *declared, "--lineage", "own"]
-    train += ["--public", str(tmp_path / "public.csv"), "--epsilon", "4", "--delta", "1e-5", "--n", "2000"]
-    done = CliRunner().invoke(app, [*train, "--out", str(tmp_path / "model")], env=home)
-    assert done.exit_code == 0, done.output + str(done.exception)
-    made = json.loads((tmp_path / "model" / "certificate.json").read_text())["feature_map"]
-    assert (made["kind"], made["cross_buckets"], made["cross_cells"]) == ("bins", 4096, 512)
 
 
 def test_what_the_planner_chooses_is_not_chosen_beside_it(tmp_path):
@@ -265,29 +239,11 @@ def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
     assert "centred" not in certificate["feature_map"]
 
 
-def test_an_owner_s_map_of_images_goes_with_a_budget_and_with_its_own_options(tmp_path):
-    generator, home = np.random.default_rng(0), {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 144)), y=generator.integers(2, size=60))
-    train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
-    train += ["--epsilon", "1", "--delta", "1e-5", "--n", "60", "--features", "hog-fourier"]
-    train += ["--random-features", "20", "--out", str(tmp_path / "model")]
-    refused = CliRunner().invoke(app, train, env=home)
-    assert refused.exit_code == 2
-    assert "Invalid value for --image-shape: is needed" in " ".join(refused.output.split())
-    done = CliRunner().invoke(app, [*train, "--image-shape", "12,12"], env=home)
-    assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "model" / "certificate.json").read_text())
-    assert found["release"] == "dpsgd"
-    assert found["feature_map"]["kind"] == "hog-fourier"
-    assert found["feature_map"]["random_features"] == 20
-
-
-@pytest.mark.parametrize("features", ["auto", "hog"])
-def test_only_images_whose_answers_get_noise_are_centred(tmp_path, features):
+def test_only_images_whose_answers_get_noise_are_centred(tmp_path):
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 144)), y=generator.integers(2, size=60))
     train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
-    train += ["--image-shape", "12,12", "--lam", "10", "--features", features]
+    train += ["--image-shape", "12,12", "--lam", "10"]
     for name, more in {"head": ("head",), "weights": ("weights", "--rho", "1")}.items():
         out = tmp_path / name
         done = CliRunner().invoke(app, [*train, *more, "--out", str(out)], env={"DPSERVE_HOME": str(tmp_path / "home")})
@@ -316,42 +272,6 @@ def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(t
     assert "takes the place of --classes" in words_of(tmp_path, *asked, *declared, "--classes", 2)
 
 
-@pytest.mark.slow
-def test_public_images_speak_for_shades_and_the_printed_command_trains_on_them(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    y = rng.integers(2, size=800)
-    board = np.kron(np.indices((6, 6)).sum(axis=0) % 2 * 2 - 1, np.ones((2, 2)))
-    dots = 0.7 * (rng.random((800, 12, 12)) < 0.5) + 0.15
-    X = (dots + 0.05 * (1 - 2 * y)[:, None, None] * board).reshape(800, -1)
-    np.savez(tmp_path / "public.npz", X=X[:400], y=y[:400])
-    np.savez(tmp_path / "own.npz", X=X[400:], y=y[400:])
-    quick = {**QUICK, "options": ("dpsgd", "dpsgd-hog-fourier")}
-    monkeypatch.setattr(recommendation.recommend_by_simulation, "__kwdefaults__", quick)
-    declared = ["--classes", "0,1", "--bounds", "0:1", "--image-shape", "12,12"]
-    asked = ["--public", tmp_path / "public.npz", "--class-names", "0,1", "--bounds", "0:1", "--image-shape", "12,12"]
-    said = words_of(tmp_path, *asked, "--n", 400, "--epsilon", 4, "--delta", 1e-5)
-    assert "Recommended: DP-SGD, gradients, shades and Fourier features" in said
-    assert "--features hog-fourier --random-features 1000 --bandwidth 0.5" in said
-
-    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    train = ["train", "--data", str(tmp_path / "own.npz"), *declared, "--lineage", "a", "--n", "400"]
-    train += [
-        "--public",
-        str(tmp_path / "public.npz"),
-        "--epsilon",
-        "4",
-        "--delta",
-        "1e-5",
-        "--out",
-        str(tmp_path / "model"),
-    ]
-    done = CliRunner().invoke(app, train, env=home)
-    assert done.exit_code == 0, done.output
-    made = json.loads((tmp_path / "model" / "certificate.json").read_text())["feature_map"]
-    assert made["kind"] == "hog-fourier"
-    assert (made["random_features"], made["bandwidth"], made["image_shape"]) == (1000, 0.5, [12, 12, 1])
-
-
 def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
     """One record among them is enough, whatever else the file holds and however it is written."""
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
@@ -365,12 +285,6 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
     budget = ["--epsilon", "1", "--delta", "1e-5", "--n", "80", "--public", str(tmp_path / "public.npz")]
     done = CliRunner().invoke(app, [*train, *budget, "--out", str(tmp_path / "model")], env=home)
     assert "holds private records of the lineage 'a': 1 of its rows as they are" in str(done.exception)
-
-
-def test_a_budget_too_small_for_the_records_is_said_where_mechanisms_are_compared(tmp_path):
-    budget = ("--epsilon", 0.5, "--delta", 1e-6)
-    assert "no better than always naming" in words_of(tmp_path, "--n", 6, "--classes", 2, *budget)
-    assert "no better than" not in words_of(tmp_path, "--n", 20_000, "--classes", 2, *budget)
 
 
 def test_public_rows_beyond_the_bounds_are_clipped_where_that_is_asked(run):
