@@ -223,8 +223,9 @@ def moves_a_file(node):
         return False
     if node.func.attr in ("link", "hardlink_to", "renames", "NamedTemporaryFile"):
         return True
+    if node.func.attr not in ("rename", "replace", "move"):
+        return False
     receiver = ast.unparse(node.func.value)
     if receiver in ("self", "models"):  # `Models.replace`
         return False
-    of_os = receiver in ("os", "shutil")
-    return node.func.attr in ("rename", "replace", "move") and len(node.args) == (2 if of_os else 1)
+    return len(node.args) == (2 if receiver in ("os", "shutil") else 1)

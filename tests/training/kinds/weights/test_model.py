@@ -120,8 +120,6 @@ def test_the_exact_weights_are_not_in_the_bundle(model: ReleasedWeights, head: C
         (lambda c: c["releases"][0].update(cost="gaussian:0.4"), "the certificate does not hold: cost is"),
         (lambda c: c.update(noise=1e-9), "noise is"),
         (lambda c: c.update(weight_sensitivity=1e-6), "weight_sensitivity is"),
-        (lambda c: c.update(cost="gaussian:0.01"), "cost is 'gaussian:0.01' and should be"),
-        (lambda c: c.update(assumptions=[]), "the assumptions are not those"),
         (lambda c: c.update(release="free"), "'free', which is not installed here.*Install the package"),
         (lambda c: c.update(name="other"), "the files of two bundles were mixed, or it was edited"),
     ],
