@@ -25,7 +25,6 @@ def model(run):
 
 
 def test_help_and_wrong_usage_know_it(run):
-    assert "shares noisy shares of the classes" in " ".join(run.in_a_new_process("train", "--help").stdout.split())
     shown = " ".join(run.in_a_new_process("train", "shares", "--help").stdout.split())
     assert "--smoothing" in shown
     assert "Records of each class that are added before shares are taken." in shown
@@ -136,6 +135,7 @@ def test_it_is_attacked_on_automatic_features(run):
     assert json.loads(run.in_a_new_process("attack", "model", *files, *quick).stdout)["convicted"] is False
 
 
+@pytest.mark.slow
 def test_it_is_planned_for(run):
     public = ("--public", "own.csv", "--label", "ok", "--class-names", "no,yes", "--ignore", "id", "--json")
     bounds = ("--bounds", "age=0:120", "--bounds", "income=0:1e6")

@@ -42,10 +42,6 @@ def test_the_sampler_is_audited(bare):
     assert json.loads(done.stdout)["promised_distance"] > 0
 
 
-def test_a_mechanism_is_audited(bare):
-    assert "epsilon" in bare("audit", "mechanism", "label", "--classes", 3, "--epsilon", 1, "--trials", 500).stdout
-
-
 def test_a_model_is_attacked(run, bundle, bare):
     lines = run.csv.splitlines()
     for name, rows in (("members.csv", lines[1:101]), ("others.csv", lines[101:])):
@@ -59,10 +55,7 @@ def test_a_model_is_attacked(run, bundle, bare):
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
-        ("audit mechanism gaussian --classes 3 --epsilon 1 --trials 1000000000 --png found.png", "matplotlib"),
         ("audit sampler --draws 10000000000 --png found.png", "matplotlib"),
-        ("plan --classes 2 --n 99 --epsilon 1 --delta 1e-6 --plot found.png", "matplotlib"),
-        ("explain --release gaussian:4 --delta 1e-6 --plot found.png", "matplotlib"),
         ("train-published --data digits --out network", "torch"),
         ("serve nowhere --grpc-port 0", "grpc"),
     ],
