@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from research.pictures.browser import check_browser, open_browser
 
-SCREENSHOTS = Path(
-    os.environ.get("DPSERVE_SCREENSHOTS", Path(__file__).parent.parent.parent.parent / ".ci-output" / "page")
-)
-"""Where pictures of every state are kept, to be looked at."""
+SCREENSHOTS = os.environ.get("DPSERVE_SCREENSHOTS")
+"""Where pictures of every state are kept, to be looked at, if anywhere."""
 
 WIDE = {"width": 1280, "height": 900}
 TIMEOUT = 30_000
@@ -34,9 +33,19 @@ def browser():
         yield browser
 
 
+def violations(page: Page) -> list[tuple[str, list[str]]]:
+    """Return what axe minds: each rule, and the elements that break it."""
+    if not page.evaluate("'axe' in globalThis"):
+        page.evaluate(AXE_SCRIPT)
+    return page.evaluate(
+        """async () => (await axe.run({ resultTypes: ["violations"] })).violations.map(
+            (one) => [one.id, one.nodes.map((node) => node.target)])"""
+    )
+
+
 @dataclass
 class Tab:
-    """One page in a context of its own. said: what should not have been; asked: (method, URL, headers)."""
+    """One page. said: what should not have been; asked: (method, URL, headers)."""
 
     page: Page
     said: list[str] = field(default_factory=list)
@@ -53,24 +62,35 @@ class Tab:
         return self.page
 
     def shot(self, name: str) -> None:
-        """Keep a picture of the whole page."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.evaluate("window.scrollTo(0, 0)")
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+        """Keep a picture of the whole page, where pictures are kept."""
+        if SCREENSHOTS:
+            self.page.evaluate("window.scrollTo(0, 0)")
+            self.page.screenshot(path=Path(SCREENSHOTS, f"{name}.png"), full_page=True)
 
     def unexpected(self) -> list[str]:
         return [line for line in self.said if not any(re.search(pattern, line) for pattern in self.expected)]
 
 
+def new_context(browser: Browser, **options) -> BrowserContext:
+    context = browser.new_context(**{"viewport": WIDE, "accept_downloads": True} | options)
+    context.set_default_timeout(TIMEOUT)
+    return context
+
+
+@pytest.fixture(scope="module")
+def shared_context(browser: Browser):
+    """The context of all tabs of a module that ask for nothing of their own: it has read the page's files before."""
+    with new_context(browser) as context:
+        yield context
+
+
 @pytest.fixture
-def open_tab(browser: Browser):
-    """Return a function that opens a page; its arguments are those of Playwright's `new_context`."""
+def open_tab(browser: Browser, shared_context: BrowserContext):
+    """Return a function that opens a page; with arguments, those of `new_context`, in a context of its own."""
     tabs: list[Tab] = []
 
     def open_(**options) -> Tab:
-        context = browser.new_context(**{"viewport": WIDE, "accept_downloads": True} | options)
-        context.set_default_timeout(TIMEOUT)
-        tab = Tab(context.new_page())
+        tab = Tab((new_context(browser, **options) if options else shared_context).new_page())
         tab.page.on("console", lambda message: tab.said.append(f"{message.type}: {message.text}"))
         tab.page.on("pageerror", lambda error: tab.said.append(f"error: {error}"))
         tab.page.on("request", lambda request: tab.asked.append((request.method, request.url, request.all_headers())))
@@ -81,7 +101,9 @@ def open_tab(browser: Browser):
     shown = [tab.page.locator("body").text_content() or "" for tab in tabs if tab.page.url.startswith("http")]
     for tab in tabs:
         tab.page.unroute_all(behavior="ignoreErrors")  # a page may be asking still
-        tab.page.context.close()
+        tab.page.close()
+        if tab.page.context is not shared_context:
+            tab.page.context.close()
     assert [line for tab in tabs for line in tab.unexpected()] == []
     assert not any("[object " in text for text in shown)
 

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.service.people import ROW
 
-from .test_client_page import violations
+from .conftest import violations
 
 OTHER = ROW | {"age": 20, "city": None, "note": None}
 
@@ -38,10 +38,15 @@ def price(page):
     return asked.value.post_data_json["instances"]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
-def test_a_row_is_filled_in_priced_and_answered(service, open_tab, key, width, scheme):
-    tab = open_tab(viewport={"width": width, "height": 800}, color_scheme=scheme)
+def test_an_example_or_a_row_is_filled_in_priced_and_answered(service, tab, key):
     page = tab.sign_in(service.url, key)
+    page.get_by_role("button", name="Fill in an example").click()
+    example = {"age": 50, "city": "Oslo", "member": True, "since": "2000-01-01", "note": "text"}
+    assert price(page) == [example]
+    page.get_by_role("radio", name="Paste").check()
+    page.get_by_role("button", name="Fill in an example").click()
+    assert price(page) == [example]
+    page.locator("input[name=input]").first.check()
     assert page.get_by_role("combobox", name="city").locator("option").all_inner_texts() == ["Missing", "Oslo", "Lima"]
     assert page.get_by_role("combobox", name="member").locator("option").all_inner_texts()[0] == "Choose one"
     assert page.get_by_label("since", exact=True).get_attribute("type") == "date"
@@ -51,53 +56,45 @@ def test_a_row_is_filled_in_priced_and_answered(service, open_tab, key, width, s
     expect(page.locator("#answers")).to_be_visible()
     again = service.http(key).post("/predict", json={"instances": [ROW]}).json()
     assert again["receipt"]["charged_rows"] == 0
-    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-    assert violations(page) == []
-    tab.shot(f"form-{width}-{scheme}")
+    for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+        assert violations(page) == []
+        tab.shot(f"form-{width}-{scheme}")
 
 
-def test_what_may_be_missing_is_left_empty(service, tab, key):
+WRONG = {
+    "age": {
+        "": "age is empty; it must be a number from 0 to 100.",
+        "101": "age is 101; it must be a number from 0 to 100.",
+        "old": "age is old; it must be a number from 0 to 100.",
+    },
+    "member": {"": "member is empty; it must be true or false."},
+    "since": {"1999-12-31": "since is incomplete"},
+}
+
+
+def test_what_does_not_fit_is_never_sent_and_what_may_be_missing_is_left_empty(service, tab, key):
     page = tab.sign_in(service.url, key)
+    for label, values in WRONG.items():
+        for value, said in values.items():
+            fill(page)
+            field = page.get_by_label(label, exact=True)
+            if label == "member":
+                field.select_option(value)
+            else:
+                field.fill(value)
+            page.get_by_role("button", name="See the price").click()
+            expect(page.locator("#rows-error")).to_contain_text(said)
+            expect(field).to_be_focused()
+            expect(field).to_have_attribute("aria-invalid", "true")
+    assert violations(page) == []
+    assert not [url for _, url, _ in tab.asked if "predict" in url]
     fill(page)
     page.get_by_role("combobox", name="city").select_option("Missing")
     page.get_by_role("textbox", name="note").fill("")
     assert price(page) == [ROW | {"city": None, "note": None}]
-
-
-@pytest.mark.parametrize(
-    ("label", "value", "said"),
-    [
-        ("age", "", "age is empty; it must be a number from 0 to 100."),
-        ("age", "101", "age is 101; it must be a number from 0 to 100."),
-        ("age", "old", "age is old; it must be a number from 0 to 100."),
-        ("member", "", "member is empty; it must be true or false."),
-        ("since", "1999-12-31", "since is 1999-12-31; it must be a date from 2000-01-01 to 2030-12-31."),
-    ],
-)
-def test_what_does_not_fit_is_never_sent(service, tab, key, label, value, said):
-    page = tab.sign_in(service.url, key)
-    fill(page)
-    field = page.get_by_label(label, exact=True)
-    if label == "member":
-        field.select_option(value)
-    else:
-        field.fill(value)
-    page.get_by_role("button", name="See the price").click()
-    expect(page.locator("#rows-error")).to_contain_text("since is incomplete" if label == "since" else said)
-    expect(field).to_be_focused()
-    expect(field).to_have_attribute("aria-invalid", "true")
-    assert not [url for _, url, _ in tab.asked if "predict" in url]
-    assert violations(page) == []
-
-
-def test_an_example_can_be_asked_about(service, tab, key):
-    page = tab.sign_in(service.url, key)
-    page.get_by_role("button", name="Fill in an example").click()
-    (row,) = price(page)
-    assert row == {"age": 50, "city": "Oslo", "member": True, "since": "2000-01-01", "note": "text"}
-    page.get_by_role("radio", name="Paste").check()
-    page.get_by_role("button", name="Fill in an example").click()
-    assert price(page) == [row]
 
 
 def test_a_csv_file_has_the_columns_by_name(service, tab, key, tmp_path):
