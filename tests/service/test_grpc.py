@@ -169,23 +169,7 @@ def test_contents_raw_bytes_and_single_precision_ask_the_same_question(opened):
     assert opened.service.spent() == PRICE
 
 
-@pytest.mark.parametrize(
-    ("rows", "code", "kind"),
-    [
-        ([[2.0] * 4], StatusCode.INVALID_ARGUMENT, "invalid-rows"),
-        ([[0.5] * 3], StatusCode.INVALID_ARGUMENT, "invalid-rows"),
-        ([[0.5] * 4] * (LARGEST_BATCH + 1), StatusCode.INVALID_ARGUMENT, "invalid-rows"),
-        ([[0.5] * 4] * 1000, StatusCode.RESOURCE_EXHAUSTED, "body-too-large"),
-    ],
-)
-def test_bad_rows_are_refused_and_cost_nothing(opened, rows, code, kind):
-    key = opened.service.add_client()
-    found, problem = problem_of(call(opened, "ModelInfer", message(rows), service_pb2.ModelInferResponse, key))
-    assert (found, problem["type"].rpartition(":")[2]) == (code, kind)
-    assert opened.service.spent() == 0
-
-
-def test_messages_that_are_none_or_lack_what_is_needed_are_refused(opened):
+def test_messages_that_are_none_lack_what_is_needed_or_have_bad_rows_are_refused_and_cost_nothing(opened):
     key = opened.service.add_client()
     two = message()
     two.inputs.add(name="instances")
@@ -194,9 +178,14 @@ def test_messages_that_are_none_or_lack_what_is_needed_are_refused(opened):
     wrong.inputs[0].datatype = "BYTES"
     short = message()
     short.inputs[0].shape[0] = 2
-    for request in (b"\xff", two, both, wrong, short):
+    for request, expected, kind in (
+        *((each, StatusCode.INVALID_ARGUMENT, "invalid-request") for each in (b"\xff", two, both, wrong, short)),
+        (message([[2.0] * 4]), StatusCode.INVALID_ARGUMENT, "invalid-rows"),
+        (message([[0.5] * 4] * (LARGEST_BATCH + 1)), StatusCode.INVALID_ARGUMENT, "invalid-rows"),
+        (message([[0.5] * 4] * 1000), StatusCode.RESOURCE_EXHAUSTED, "body-too-large"),
+    ):
         code, problem = problem_of(call(opened, "ModelInfer", request, service_pb2.ModelInferResponse, key))
-        assert (code, problem["type"]) == (StatusCode.INVALID_ARGUMENT, "urn:dpserve:problem:invalid-request")
+        assert (code, problem["type"].rpartition(":")[2]) == (expected, kind)
     assert opened.service.spent() == 0
 
 
@@ -209,10 +198,6 @@ def test_who_asks_is_checked_as_over_http(opened):
     key = opened.service.add_client()
     error = call(opened, "ModelInfer", message(model="other"), service_pb2.ModelInferResponse, key)
     assert problem_of(error)[0] is StatusCode.NOT_FOUND
-
-
-def test_two_keys_in_one_call_are_refused(opened):
-    key = opened.service.add_client()
     more = [("authorization", "Bearer another")]
     error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse, key, metadata=more)
     assert problem_of(error)[0] is StatusCode.INVALID_ARGUMENT
@@ -246,33 +231,6 @@ def test_an_idempotency_key_is_for_one_request(opened):
     assert opened.service.spent() == PRICE
 
 
-def test_a_ledger_that_is_gone_is_unavailable(alone):
-    service = alone.service
-    key = service.add_client()
-    name = f"dpserve:{{{service.predictor.lineage}}}:account"
-    service.call(service.ledger.store.command("DEL", name))
-    assert alone.refused([ROW], key) == str(StatusCode.UNAVAILABLE)
-    assert not alone.client.is_server_ready()
-
-
-def test_calls_are_counted_with_the_model(alone):
-    alone.infer([ROW], alone.service.add_client())
-    (registry,) = alone.service.counts()
-    labels = {"route": f"/{SERVICE}/ModelInfer", "model": "colours", "status": "200"}
-    assert registry.get_sample_value("dpserve_requests_total", labels) == 1
-    assert registry.get_sample_value("dpserve_rows_total", {"model": "colours", "outcome": "charged"}) == 1
-
-
-def test_a_call_is_traced_as_a_request_is(service):
-    provider, exporter = traced()
-    opened = Opened(service, spans=RequestSpans(provider))
-    opened.infer([ROW], service.add_client())
-    opened.close()
-    assert stages_of(exporter) == [[stage for stage in STAGES if stage != "body"]]
-    (name,) = {span.name for span in exporter.get_finished_spans()} - set(STAGES)
-    assert name == f"/{SERVICE}/ModelInfer"
-
-
 def until(found, expected):
     """Wait for what happens after an answer was sent."""
     deadline = time.monotonic() + 30
@@ -281,25 +239,25 @@ def until(found, expected):
         time.sleep(0.01)
 
 
-def refusals(opened, kind, model="colours"):
-    (registry,) = opened.service.counts()
-    return registry.get_sample_value("dpserve_refusals_total", {"model": model, "type": kind})
+def test_calls_are_counted_by_model_and_route_and_under_no_name_of_the_callers(alone):
+    key, (registry,) = alone.service.add_client(), alone.service.counts()
+    alone.infer([ROW], key)
 
+    def requests(route, model, status):
+        labels = {"route": route, "model": model, "status": status}
+        return registry.get_sample_value("dpserve_requests_total", labels)
 
-def test_a_message_over_the_limit_never_arrives_and_is_counted(alone):
-    key = alone.service.add_client()
-    error = call(alone, "ModelInfer", message([[0.5] * 4] * 3000), service_pb2.ModelInferResponse, key)
-    assert error.code() is StatusCode.RESOURCE_EXHAUSTED
-    until(lambda: refusals(alone, "body-too-large", ""), 1)
-    assert alone.service.spent() == 0
-
-
-def test_a_method_that_there_is_not_is_counted_under_no_name_of_the_callers(alone):
+    assert requests(f"/{SERVICE}/ModelInfer", "colours", "200") == 1
+    assert registry.get_sample_value("dpserve_rows_total", {"model": "colours", "outcome": "charged"}) == 1
     error = call(alone, "Chosen", b"", service_pb2.ServerLiveResponse)
     assert problem_of(error)[0] is StatusCode.UNIMPLEMENTED
-    (registry,) = alone.service.counts()
-    labels = {"route": "other", "model": "", "status": "501"}
-    until(lambda: registry.get_sample_value("dpserve_requests_total", labels), 1)
+    until(lambda: requests("other", "", "501"), 1)
+    # A message over the limit never arrives.
+    error = call(alone, "ModelInfer", message([[0.5] * 4] * 3000), service_pb2.ModelInferResponse, key)
+    assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+    too_large = {"model": "", "type": "body-too-large"}
+    until(lambda: registry.get_sample_value("dpserve_refusals_total", too_large), 1)
+    assert alone.service.spent() == PRICE
 
 
 def test_a_compressed_message_is_refused_before_it_is_unpacked(opened):
@@ -466,33 +424,25 @@ def test_a_question_that_costs_nothing_has_no_long_message(opened):
     assert problem_of(error)[0] is StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_span_says_how_the_call_ended(own_service):
+def test_a_call_is_traced_as_a_request_is_and_a_ledger_that_is_gone_is_unavailable(own_service):
     service = own_service
     provider, exporter = traced()
     opened = Opened(service, spans=RequestSpans(provider))
     opened.infer([ROW], service.add_client())
+    assert stages_of(exporter) == [[stage for stage in STAGES if stage != "body"]]
     opened.refused([ROW], "guessed")
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
     key = service.add_client("bob")
     service.call(service.ledger.store.command("DEL", name))
-    opened.refused([ROW], key)
+    assert opened.refused([ROW], key) == str(StatusCode.UNAVAILABLE)
+    assert not opened.client.is_server_ready()
     opened.close()
     ended = [
         (span.attributes["rpc.grpc.status_code"], span.status.is_ok)
         for span in exporter.get_finished_spans()
-        if span.kind is SpanKind.SERVER
+        if span.kind is SpanKind.SERVER and span.name == f"/{SERVICE}/ModelInfer"
     ]
     assert ended == [(0, True), (16, True), (14, False)]
-
-
-def test_tls_is_that_of_https(service, tmp_path):
-    certificate, key = write_certificate(tmp_path, "own")[:2]
-    opened = Opened(service, tls=Tls(certificate, key))
-    with triton.InferenceServerClient(opened.address, ssl=True, root_certificates=str(certificate)) as client:
-        assert client.is_server_live()
-    with triton.InferenceServerClient(opened.address) as client, pytest.raises(InferenceServerException):
-        client.is_server_live()
-    opened.close()
 
 
 def test_a_renewed_certificate_is_taken_at_the_next_handshake(service, tmp_path):
@@ -503,6 +453,8 @@ def test_a_renewed_certificate_is_taken_at_the_next_handshake(service, tmp_path)
     opened = Opened(service, tls=Tls(*served))
     with triton.InferenceServerClient(opened.address, ssl=True, root_certificates=str(first[0])) as client:
         assert client.is_server_live()
+    with triton.InferenceServerClient(opened.address) as client, pytest.raises(InferenceServerException):
+        client.is_server_live()
     for source, target in zip(second, served, strict=True):
         target.write_bytes(source.read_bytes())
     with triton.InferenceServerClient(opened.address, ssl=True, root_certificates=str(second[0])) as client:

@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 
-from dpserve.mechanisms.answer_noise import DRAWN
-from dpserve.mechanisms.registry import priced
-
 ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
 
 
@@ -36,14 +33,6 @@ def test_a_dry_run_says_how_much_noise_the_answers_will_have(service, head):
     mechanism = service.predictor.mechanism
     expected = mechanism.answer_noise(head.logit_sensitivity(head.features(rows)), 3).scale
     assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist(), "on": "logits", "no_interval": None}
-
-
-def test_a_dry_run_for_labels_says_how_they_are_chosen(start, head):
-    service = start(head, priced("label", "rho:0.005", 3), accepts="any")
-    http = service.http(service.add_client(accepts="any"))
-    quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
-    expected = service.predictor.mechanism.scale(head.logit_sensitivity(head.features(np.array([ROW]))))
-    assert quote["noise"] == {"law": "exponential", "scale": expected.tolist(), "on": "selection", "no_interval": DRAWN}
 
 
 def test_a_dry_run_is_asked_for_in_one_way_and_validated_like_the_request(service):

@@ -1,7 +1,6 @@
 """Models that are paid for once, over real HTTP: paid for first, then unlimited answers."""
 
 import asyncio
-import hashlib
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -23,7 +22,6 @@ from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
-from dpserve.client import BudgetExhausted, Client
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.service import pay_once
 from dpserve.service.errors import DeadlinePassed
@@ -52,18 +50,6 @@ def released(head):
 @pytest.fixture
 def service(start, released):
     return start.release(released)
-
-
-def test_who_has_paid_for_the_model_is_told_of_unlimited_answers(service):
-    http = service.http(service.add_client())
-    before = http.get("/budget").json()
-    assert not before["unlimited"]
-    assert http.post("/predict", json={"instances": [ROW]}).json()["budget"]["unlimited"]
-    after = http.get("/budget").json()
-    assert after["unlimited"]
-    assert after["queries_left"] is None
-    assert "answers of that model are unlimited" in after["explanation"]["in_plain_words"]
-    assert "refuses" not in after["explanation"]["in_plain_words"]
 
 
 def lineage_spent(service):
@@ -105,13 +91,22 @@ def test_rows_have_the_same_bits_whatever_is_beside_them(service, released):
 
 def test_a_client_sees_the_price_before_it_pays_and_what_it_has_paid(service, released):
     http, price = service.http(service.add_client()), released.certificate.price.picorho
-    assert http.get("/budget").json()["model"] == {"paid": False, "cost": to_rho(price), "admitted": True}
+    shown = service.http().get("/models/colours").json()
+    assert shown["price"]["rho"] == to_rho(price)
+    assert shown["price_per_row"] == {"rho": 0, "epsilon": 0, "losses": ""}
+    assert not {"lineage", "weights_sha256", "created"} & set(shown)
+    before = http.get("/budget").json()
+    assert (before["unlimited"], before["model"]) == (False, {"paid": False, "cost": to_rho(price), "admitted": True})
     quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
     assert (quote["cost"], quote["admitted"]) == (to_rho(price), True)
     assert service.spent() == 0
 
-    assert http.post("/predict", json={"instances": [ROW]}).json()["receipt"]["charged"] == to_rho(price)
-    assert http.get("/budget").json()["model"] == {"paid": True, "cost": 0, "admitted": True}
+    answer = http.post("/predict", json={"instances": [ROW]}).json()
+    assert (answer["receipt"]["charged"], answer["budget"]["unlimited"]) == (to_rho(price), True)
+    after = http.get("/budget").json()
+    assert (after["unlimited"], after["model"]) == (True, {"paid": True, "cost": 0, "admitted": True})
+    assert after["queries_left"] is None
+    assert "answers of that model are unlimited" in after["explanation"]["in_plain_words"]
     assert http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["cost"] == 0
     assert service.call(verify(service.ledger, service.predictor.lineage)).findings == ()
     assert [receipt["mechanism"] for receipt in http.get("/budget/receipts").json()["receipts"]] == ["weights"]
@@ -133,14 +128,6 @@ def test_the_owner_sees_what_a_client_has_paid_for_and_may_buy(service, released
     assert standing("ann") == (True, None, False)
     service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, "bob"))
     assert standing("bob") == (False, None, False)
-
-
-def test_the_price_is_public(service, released):
-    model = service.http().get("/models/colours").json()
-
-    assert model["price"]["rho"] == to_rho(released.certificate.price.picorho)
-    assert model["price_per_row"] == {"rho": 0, "epsilon": 0, "losses": ""}
-    assert not {"lineage", "weights_sha256", "created"} & set(model)
 
 
 def test_what_canaries_of_the_run_show_is_public_and_their_coins_are_not(start, head):
@@ -191,46 +178,16 @@ def test_idempotency_keys_mean_what_they_mean_elsewhere(service):
     problem(other, 422, "idempotency-conflict")
 
 
-def test_the_client_sees_the_price_and_is_refused_what_it_cannot_pay(service, released):
-    with Client(service.url, service.add_client()) as client:
-        assert client.quote(ROWS)["cost"] == to_rho(released.certificate.price.picorho)
-        np.testing.assert_array_equal(client.predict_proba(ROWS), released.probabilities(ROWS))
-        assert set(client.predict(ROWS[:2])) <= {"red", "green", "blue"}
-    with Client(service.url, service.add_client("poor", rho=1e-3)) as client, pytest.raises(BudgetExhausted):
-        client.predict(ROWS[:1])
-
-
-@pytest.mark.parametrize(
-    ("budget", "reason"),
-    [
-        (
-            Budget.from_rho(0.05, 1e-6, "gaussian"),
-            "the lineage colours-lineage would pay .* for colours, more than its whole budget, .*rho = 0.05",
-        ),
-        (Budget.from_rho(1.0, 1e-6, "gaussian"), None),
-    ],
-)
-def test_a_model_dearer_than_the_lineages_budget_is_refused_at_start(tmp_path, released, budget, reason):
-    async def check():
-        async with Ledger.open(tmp_path / "ledger") as ledger:
+def test_a_model_dearer_than_the_lineages_budget_is_refused_at_start(tmp_path, released):
+    async def check(rho):
+        async with Ledger.open(tmp_path / f"ledger-{rho}") as ledger:
+            budget = Budget.from_rho(rho, 1e-6, "gaussian")
             await ledger.acting("owner").open_lineage("colours-lineage", budget, time=0.0)
             await check_purchases(ledger, [model_purchase(released.certificate)])
 
-    if reason is None:
-        asyncio.run(check())
-        return
-    with pytest.raises(NotPaidFor, match=reason):
-        asyncio.run(check())
-
-
-def test_an_answer_does_not_depend_on_who_asks_or_when(service):
-    answers = set()
-    for name in ("ann", "bob"):
-        http = service.http(service.add_client(name))
-        for _ in range(2):
-            content = http.post("/predict", json={"instances": ROWS.tolist()}).json()["predictions"]
-            answers.add(hashlib.sha256(repr(content).encode()).digest())
-    assert len(answers) == 1
+    asyncio.run(check(1.0))
+    with pytest.raises(NotPaidFor, match=r"would pay .* for colours, more than its whole budget, .*rho = 0.05"):
+        asyncio.run(check(0.05))
 
 
 @contextmanager
@@ -439,20 +396,6 @@ def test_a_refusal_reaches_all_who_asked_together(service):
     refusals = service.call(ask())
     assert {type(each) for each in refusals} == {accounts.BudgetExhausted}
     assert len({id(each) for each in refusals}) == 3
-
-
-def test_many_who_ask_at_once_are_asked_about_in_one_call(service):
-    caller = Caller("alice", key_digest(service.add_client()))
-    plane = service.predictor
-    X = plane.check_rows([ROW])
-
-    async def ask():
-        return await asyncio.gather(*(plane.predict(caller, RowsRequest(X)) for _ in range(32)))
-
-    with calls_of(service.ledger) as called:
-        answers = service.call(ask())
-    assert called == ["charge"]
-    assert sorted(answer.charge.charged > 0 for answer in answers) == [False] * 31 + [True]
 
 
 def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(service):

@@ -61,20 +61,18 @@ def service(start, head, keys):
     return start(head, options=HttpOptions(tokens=asyncio.run(Tokens.open(settings))))
 
 
-@pytest.mark.parametrize(
-    "subject", ["auth0|5f7c8ec7d3b1", "ann+test@example.org", "tenant/7 users/Zoë", "%2e%2e/{a}:b", "é" * 128]
-)
-def test_a_tokens_subject_is_the_client_as_it_is(service, provider, subject):
-    service.add_client(subject)
-    http = service.http(token(provider, sub=subject))
-    assert http.post("/predict", json=BODY).status_code == 200
-    assert service.spent(subject) == PRICE
-    assert [one["id"] for one in http.get("/budget/receipts").json()["receipts"]] == [1]
+def test_a_tokens_subject_is_the_client_as_it_is(service, provider):
+    for subject in ("auth0|5f7c8ec7d3b1", "ann+test@example.org", "tenant/7 users/Zoë", "%2e%2e/{a}:b", "é" * 128):
+        service.add_client(subject)
+        http = service.http(token(provider, sub=subject))
+        assert http.post("/predict", json=BODY).status_code == 200
+        assert service.spent(subject) == PRICE
+        assert len(http.get("/budget/receipts").json()["receipts"]) == 1
 
 
-@pytest.mark.parametrize("subject", ["Zoe\u0308", "ann\n", "\ud800", "é" * 129, " ann", 7, ["alice"], None])
-def test_a_subject_that_can_be_no_client_is_refused(service, provider, subject):
-    problem(service.http(token(provider, sub=subject)).post("/predict", json=BODY), 401, "unauthenticated")
+def test_a_subject_that_can_be_no_client_is_refused(service, provider):
+    for subject in ("Zoe\u0308", "ann\n", "\ud800", "é" * 129, " ann", 7, ["alice"], None):
+        problem(service.http(token(provider, sub=subject)).post("/predict", json=BODY), 401, "unauthenticated")
 
 
 def test_the_client_that_a_token_names_is_answered_and_charged(service, provider):
@@ -91,8 +89,6 @@ def test_a_token_names_only_clients_that_the_ledger_knows(service, provider):
     service.add_client()
     service.add_client("bob")
     for name in ("eve", "", "../alice", "a b", "x" * 300):
-        problem(service.http(token(provider, sub=name)).post("/predict", json=BODY), 401, "unauthenticated")
-    for name in (["alice"], 7, None):
         problem(service.http(token(provider, sub=name)).post("/predict", json=BODY), 401, "unauthenticated")
     service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, "alice"))
     problem(service.http(token(provider)).post("/predict", json=BODY), 401, "key-revoked")
