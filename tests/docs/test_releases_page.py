@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from .test_accounting_page import commands, matches, printed
-from .walkthrough import DOCS, Walkthrough
+from .walkthrough import DOCS, Walkthrough, matches, steps
 
 PAGE = DOCS / "releases.md"
 
@@ -14,10 +13,9 @@ PAGE = DOCS / "releases.md"
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """The page's commands, run in a folder whose home is that of a reader."""
-    folder = tmp_path_factory.mktemp("page")
-    found = [(command, expected, printed(command, folder)) for command, expected in commands(PAGE.read_text())]
-    with Walkthrough(folder) as reader:
-        yield reader, found
+    with Walkthrough(tmp_path_factory.mktemp("page")) as reader:
+        shown = [step[1:] for step in steps(PAGE.read_text()) if step[0] == "console"]
+        yield reader, [(command, expected, reader.run_shell(command)) for command, expected in shown]
 
 
 @pytest.mark.slow

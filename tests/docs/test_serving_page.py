@@ -1,11 +1,9 @@
 """The commands of docs/serving.md: the owner's print what it says, and every `serve` comes up as it stands there."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import jwt
 import pytest
@@ -13,52 +11,50 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.dpserve.test_https import write_certificate
 
-from .test_accounting_page import commands, matches, printed
+from .walkthrough import DOCS, Walkthrough, matches, steps
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+PAGE = DOCS / "serving.md"
 CSV = "a,b,ok\n" + "".join(f"{place % 10},{place % 7},{'yes' if place % 10 > 4 else 'no'}\n" for place in range(100))
 TRAIN = "dpserve train head --data own.csv --lineage own --label ok --classes no,yes --lam 1 --bounds 0:10 --out model"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with a model that has no lineage yet, a certificate, and a provider's keys."""
-    found = tmp_path_factory.mktemp("page")
-    (found / "own.csv").write_text(CSV)
-    printed(TRAIN, found)
-    certificate, key = write_certificate(found, "own")
-    certificate.rename(found / "cert.pem")
-    key.rename(found / "key.pem")
-    public = jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key(), as_dict=True)
-    (found / "keys.json").write_text(json.dumps({"keys": [public | {"kid": "one"}]}))
-    return found
+def reader(tmp_path_factory):
+    """A reader in a folder with a model that has no lineage yet, a certificate, and a provider's keys."""
+    with Walkthrough(tmp_path_factory.mktemp("page")) as found:
+        (found.folder / "own.csv").write_text(CSV)
+        found.run_shell(TRAIN)
+        certificate, key = write_certificate(found.folder, "own")
+        certificate.rename(found.folder / "cert.pem")
+        key.rename(found.folder / "key.pem")
+        public = jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key(), as_dict=True)
+        (found.folder / "keys.json").write_text(json.dumps({"keys": [public | {"kid": "one"}]}))
+        yield found
 
 
-def test_every_command_does_what_the_page_says(folder):
-    ran = commands(PAGE.read_text())
+def test_every_command_does_what_the_page_says(reader):
+    shown = [step[1:] for step in steps(PAGE.read_text()) if step[0] == "console"]
     served = 0
-    for command, expected in ran:
+    for command, expected in shown:
         if command.startswith("dpserve serve"):
-            assert comes_up(command, folder), command
+            assert comes_up(command, reader), command
             served += 1
         else:
-            found = printed(command, folder)
+            found = reader.run_shell(command)
             assert matches(expected, found), command + "\n" + "\n".join(found)
-            assert not any(line.startswith(("dpserve: ", "Usage: ")) for line in found), (
-                command + "\n" + "\n".join(found)
-            )
+            assert not any(line.startswith(("dpserve: ", "Usage: ")) for line in found), command
     assert served == 5
-    assert len(ran) >= 11
+    assert len(shown) >= 11
 
 
-def comes_up(command, folder):
+def comes_up(command, reader):
     """Whether a service says that it serves; it is stopped again."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "dpserve", *shlex.split(command)[1:], "--port", "0"],
-        cwd=folder,
-        env=os.environ | {"DPSERVE_HOME": str(folder / "home")},
+        cwd=reader.folder,
+        env=reader.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
