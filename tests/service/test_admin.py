@@ -112,7 +112,9 @@ def test_a_client_is_shown_with_what_it_may_still_ask(service, owner):
     assert bob["models"][0]["answers_left"] == 0
 
 
-def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(service, owner):
+def test_receipts_say_whose_they_are_and_add_up_with_the_models_to_what_the_lineage_paid(service, owner):
+    models = f"/api/lineages/{service.predictor.lineage}/models"
+    assert owner.get(models).json() == {"complete": True, "currency": "rho", "models": []}
     for name, rows in (("alice", [ROW, [0.5] * 4]), ("bob", [ROW, [0.3] * 4])):
         service.http(service.add_client(name)).post("/predict", json={"instances": rows})
     path = f"/api/lineages/{service.predictor.lineage}/receipts"
@@ -126,16 +128,8 @@ def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(
     paid = sum(each["charged"] for page in (first, second) for each in page["receipts"])
     assert paid == pytest.approx(lineage["account"]["spent"]["rho"])
     problem(owner.get("/api/lineages/no-such/receipts"), 404, "not-found")
-
-
-def test_the_models_that_a_lineage_paid_for_add_up_to_its_account(service, owner):
-    path = f"/api/lineages/{service.predictor.lineage}/models"
-    assert owner.get(path).json() == {"complete": True, "currency": "rho", "models": []}
-    for name, rows in (("alice", [ROW, [0.5] * 4]), ("bob", [ROW, [0.3] * 4])):
-        service.http(service.add_client(name)).post("/predict", json={"instances": rows})
-    listed = owner.get(path).json()
+    listed = owner.get(models).json()
     (model,) = listed["models"]
-    (lineage,) = owner.get("/api/lineages").json()["lineages"]
     assert (model["name"], model["releases"]) == ("colours", lineage["releases"])
     assert model["spent"] == pytest.approx(lineage["account"]["spent"]["rho"])
     assert listed["complete"]

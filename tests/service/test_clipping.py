@@ -10,7 +10,7 @@ from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from tests.service.people import COLUMNS, ROW
 
-from .test_http import PRICE, problem
+from .test_http import problem
 
 BEYOND, WITHIN = [0.2, 1.7, -3.0, 0.4], [0.2, 1.0, 0.0, 0.4]
 
@@ -25,14 +25,14 @@ def clipping(head):
     return train_head(records, Recipe("clipping", feature_map, 1.0), "clipping-lineage")
 
 
-def opened(start, head):
-    service = start(head, lineage_rho=20 * PRICE / 1e12)
-    return service.http(service.add_client("alice", rho=20 * PRICE / 1e12))
+@pytest.fixture(scope="module")
+def shared_service(start_for_module, head):
+    return start_for_module(head)
 
 
 @pytest.fixture
-def http(start, head):
-    return opened(start, head)
+def http(service):
+    return service.http(service.add_client())
 
 
 def array(rows):
@@ -55,8 +55,13 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_row_that_is_drawn_back_is_the_question_that_it_becomes(http, way):
+def test_a_row_that_is_drawn_back_is_the_question_that_it_becomes_and_is_refused_without_the_wish(http, service, way):
     path, asked = WAYS[way]
+    without = asked
+    if "json" in asked:
+        without = {"json": {name: value for name, value in asked["json"].items() if name != "clip"}}
+    problem(http.post(path.partition("?")[0], **without), 422, "invalid-rows")
+    assert service.spent() == 0
     first = http.post("/predict", json={"instances": [WITHIN]}).json()
     clipped = http.post(path, **asked)
     assert clipped.status_code == 200, clipped.text
@@ -74,16 +79,6 @@ def test_so_it_is_by_open_inference(http, head):
     assert http.post(path, **tensor([BEYOND], clip="yes")).status_code == 400
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_without_the_wish_it_is_refused_and_costs_nothing(http, way):
-    path, asked = WAYS[way]
-    path = path.partition("?")[0]
-    if "json" in asked:
-        asked = {"json": {name: value for name, value in asked["json"].items() if name not in ("clip", "params")}}
-    problem(http.post(path, **asked), 422, "invalid-rows")
-    assert http.get("/budget").json()["spent"]["rho"] == 0
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused_all_the_same(http, value):
     refused = problem(http.post("/predict?clip=true", **array([WITHIN, [0.2, value, 0.3, 0.4]])), 422, "invalid-rows")
@@ -98,7 +93,8 @@ def test_a_body_and_a_query_that_differ_are_refused(http):
 
 
 def test_columns_of_a_schema_are_drawn_back_too(start, by_columns):
-    http = opened(start, by_columns)
+    service = start(by_columns)
+    http = service.http(service.add_client())
     beyond = ROW | {"age": 400, "since": "1850-01-01"}
     problem(http.post("/predict", json={"instances": [beyond]}), 422, "invalid-rows")
     named = {column.name: column for column in COLUMNS}
@@ -111,23 +107,15 @@ def test_columns_of_a_schema_are_drawn_back_too(start, by_columns):
     problem(http.post("/predict?clip=true", json={"instances": [ROW | {"city": "Rome"}]}), 422, "invalid-rows")
 
 
-class TestOfAModelThatWasTrainedSo:
-    @pytest.fixture
-    def http(self, start, clipping):
-        return opened(start, clipping)
-
-    def test_values_are_drawn_back_without_a_wish(self, http):
-        first = http.post("/predict", json={"instances": [WITHIN]}).json()
-        again = http.post("/predict", json={"instances": [BEYOND]}).json()
-        assert again["predictions"] == first["predictions"]
-        assert again["receipt"]["charged_rows"] == 0
-
-    @pytest.mark.parametrize("path", ["/predict?clip=false", "/predict"])
-    def test_a_request_may_have_them_refused(self, http, path):
-        asked = {"instances": [BEYOND]} | ({} if "?" in path else {"clip": False})
-        problem(http.post(path, json=asked), 422, "invalid-rows")
-
-    def test_the_certificate_says_so_and_others_stay_as_they_were(self, http, head, clipping):
-        assert http.get(f"/models/{clipping.certificate.name}").json()["clips"] is True
-        assert "clips" not in head.certificate.public()
-        assert clipping.certificate.differences() == []
+def test_a_model_that_was_trained_so_draws_values_back_unless_a_request_has_them_refused(start, head, clipping):
+    service = start(clipping)
+    http = service.http(service.add_client())
+    first = http.post("/predict", json={"instances": [WITHIN]}).json()
+    again = http.post("/predict", json={"instances": [BEYOND]}).json()
+    assert again["predictions"] == first["predictions"]
+    assert again["receipt"]["charged_rows"] == 0
+    problem(http.post("/predict?clip=false", json={"instances": [BEYOND]}), 422, "invalid-rows")
+    problem(http.post("/predict", json={"instances": [BEYOND], "clip": False}), 422, "invalid-rows")
+    assert http.get(f"/models/{clipping.certificate.name}").json()["clips"] is True
+    assert "clips" not in head.certificate.public()
+    assert clipping.certificate.differences() == []

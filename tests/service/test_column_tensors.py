@@ -34,14 +34,14 @@ def tensors(rows=ROWS, **changed):
     ]
 
 
-@pytest.fixture
-def service(start, by_columns):
-    return start(by_columns, lineage_rho=20 * PRICE / 1e12)
+@pytest.fixture(scope="module")
+def shared_service(start_for_module, by_columns):
+    return start_for_module(by_columns)
 
 
 @pytest.fixture
 def key(service):
-    return service.add_client("alice", rho=20 * PRICE / 1e12)
+    return service.add_client(rho=20 * PRICE / 1e12)
 
 
 @pytest.fixture
@@ -160,10 +160,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_does_not_fit_is_refused_and_costs_nothing(http, what):
-    inputs, kind = WRONG[what]
-    refused(http.post(INFER, json={"inputs": inputs()}), 422 if kind == "invalid-rows" else 400, kind)
+def test_what_does_not_fit_is_refused_and_costs_nothing(http):
+    for inputs, kind in WRONG.values():
+        refused(http.post(INFER, json={"inputs": inputs()}), 422 if kind == "invalid-rows" else 400, kind)
     assert http.get("/budget").json()["spent"]["rho"] == 0
 
 

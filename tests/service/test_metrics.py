@@ -82,38 +82,27 @@ def use(service):
     service.http("marked-key").get("/budget")
 
 
-@pytest.fixture
-def used(service, tmp_path):
+def test_what_is_exported_is_what_the_page_lists_with_right_counts_and_labels_from_fixed_lists(service, tmp_path):
     use(service)
-    return exported(service, tmp_path)
-
-
-def test_the_page_lists_what_is_exported_and_nothing_else(used):
+    used = exported(service, tmp_path)
     page = listed()
-    assert page.pop("dpserve_store_can_promote") == (
-        "gauge",
-        set(),
-    )  # with Sentinels alone: tests/deployment/test_ha.py
-    assert len(page) >= 9
+    # With Sentinels alone: tests/deployment/test_ha.py
+    assert page.pop("dpserve_store_can_promote") == ("gauge", set())
     labels = {
         name: {label for sample in family.samples for label in sample.labels} - {"le"} for name, family in used.items()
     }
     assert {name: (family.type, labels[name]) for name, family in used.items()} == page
-
-
-def test_counts_are_right(used, service):
+    for name, family in used.items():
+        assert not any("marked" in str(sample.labels) for sample in family.samples), name
+    kinds = {kind.word for kind in ProblemType} | {"other"}
+    assert {sample.labels["type"] for sample in used["dpserve_refusals"].samples} <= kinds
     assert values(used["dpserve_rows"]) == {
         ("dpserve_rows_total", ("model", "colours"), ("outcome", "charged")): 3,
         ("dpserve_rows_total", ("model", "colours"), ("outcome", "free")): 4,
     }
     refusals = {kind: value for (_, _, (_, kind)), value in values(used["dpserve_refusals"]).items()}
-    assert refusals == {
-        "invalid-rows": 1,
-        "budget-exhausted": 1,
-        "not-found": 1,
-        "unknown-model": 1,
-        "unauthenticated": 1,
-    }
+    refused = ("invalid-rows", "budget-exhausted", "not-found", "unknown-model", "unauthenticated")
+    assert refusals == dict.fromkeys(refused, 1)
     requests = {
         (dict(labels)["route"], dict(labels)["status"]): value
         for (_, *labels), value in values(used["dpserve_requests"]).items()
@@ -182,14 +171,6 @@ def test_a_request_is_under_way_until_it_is_answered(service):
         sampled = partial(service.metrics.registry.get_sample_value, "dpserve_requests_in_flight")
         wait_until(lambda: sampled() == 1)
     wait_until(lambda: sampled() == 0)
-
-
-def test_labels_are_from_fixed_lists(used):
-    kinds = {kind.word for kind in ProblemType} | {"other"}
-    for name, family in used.items():
-        for sample in family.samples:
-            assert "marked" not in str(sample.labels), name
-    assert {sample.labels["type"] for sample in used["dpserve_refusals"].samples} <= kinds
 
 
 def test_a_route_is_counted_as_it_is_declared_whatever_stands_in_its_place(service):

@@ -9,26 +9,26 @@ from tests.service.people import COLUMNS, ROW
 from .test_http import PRICE, problem
 
 
+@pytest.fixture(scope="module")
+def shared_service(start_for_module, by_columns):
+    return start_for_module(by_columns)
+
+
 @pytest.fixture
-def http(start, by_columns):
-    service = start(by_columns, lineage_rho=20 * PRICE / 1e12)
-    return service.http(service.add_client("alice", rho=20 * PRICE / 1e12))
+def http(service):
+    return service.http(service.add_client(rho=20 * PRICE / 1e12))
 
 
 def test_a_row_by_name_is_the_question_that_its_numbers_are(http):
     by_name = http.post("/predict", json={"instances": [ROW, ROW | {"city": None, "note": None}]})
     assert by_name.status_code == 200, by_name.text
+    in_another_order = http.post("/predict", json={"instances": [dict(reversed(ROW.items()))]}).json()
+    assert in_another_order["predictions"] == by_name.json()["predictions"][:1]
+    assert in_another_order["receipt"]["charged_rows"] == 0
     numbers = encode_rows(COLUMNS, [ROW]).tolist()
     again = http.post("/predict", json={"instances": numbers}).json()
     assert again["predictions"] == by_name.json()["predictions"][:1]
     assert again["receipt"]["charged_rows"] == 0
-
-
-def test_the_order_of_names_does_not_matter(http):
-    first = http.post("/predict", json={"instances": [ROW]}).json()
-    second = http.post("/predict", json={"instances": [dict(reversed(ROW.items()))]}).json()
-    assert second["predictions"] == first["predictions"]
-    assert second["receipt"]["charged_rows"] == 0
 
 
 @pytest.mark.parametrize(
@@ -62,35 +62,28 @@ def test_openapi_describes_the_columns_and_its_examples_are_answered(http):
         assert http.post("/predict", json=example).status_code == 200
 
 
-class TestOfAModelWithoutASchema:
-    @pytest.fixture
-    def http(self, start, head):
-        service = start(head, lineage_rho=20 * PRICE / 1e12)
-        return service.http(service.add_client("alice", rho=20 * PRICE / 1e12))
+OTHERS = [
+    ({"a": 0.1, "b": 0.2, "c": 0.3}, "'d' is missing"),
+    ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 0.5}, "'e' is unknown"),
+    (
+        {"a": "x", "b": 0.2, "c": 0.3, "e": 0.5},
+        "row 0, column 'd' is missing; column 'e' is unknown; the model takes a, b, c, d; "
+        "column 0 ('a') must be a number",
+    ),
+    ({"a": 1.4, "b": 0.2, "c": -1.0, "d": 0.4}, "declared bounds; column 2 ('c') must"),
+    ({"a": 0.1, "b": 0.2, "c": 0.3, "d": True}, "must be a number"),
+    ({"a": 0.1, "b": 0.2, "c": 0.3, "d": "0.4"}, "must be a number"),
+]
 
-    def test_names_are_those_of_its_features(self, http):
-        by_name = http.post("/predict", json={"instances": [{"d": 0.4, "c": 0.3, "b": 0.2, "a": 0.1}]}).json()
-        by_number = http.post("/predict", json={"instances": [[0.1, 0.2, 0.3, 0.4]]}).json()
-        assert by_number["predictions"] == by_name["predictions"]
-        assert by_number["receipt"]["charged_rows"] == 0
 
-    @pytest.mark.parametrize(
-        ("row", "said"),
-        [
-            ({"a": 0.1, "b": 0.2, "c": 0.3}, "'d' is missing"),
-            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 0.5}, "'e' is unknown"),
-            (
-                {"a": "x", "b": 0.2, "c": 0.3, "e": 0.5},
-                "row 0, column 'd' is missing; column 'e' is unknown; the model takes a, b, c, d; "
-                "column 0 ('a') must be a number",
-            ),
-            ({"a": 1.4, "b": 0.2, "c": -1.0, "d": 0.4}, "declared bounds; column 2 ('c') must"),
-            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": True}, "must be a number"),
-            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": "0.4"}, "must be a number"),
-            ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 1.4}, "declared bounds"),
-        ],
-    )
-    def test_others_are_refused(self, http, row, said):
+def test_a_model_without_a_schema_takes_rows_by_the_names_of_its_features(own_service):
+    http = own_service.http(own_service.add_client())
+    by_name = http.post("/predict", json={"instances": [{"d": 0.4, "c": 0.3, "b": 0.2, "a": 0.1}]}).json()
+    by_number = http.post("/predict", json={"instances": [[0.1, 0.2, 0.3, 0.4]]}).json()
+    assert by_number["predictions"] == by_name["predictions"]
+    assert by_number["receipt"]["charged_rows"] == 0
+    for row, said in OTHERS:
         refused = problem(http.post("/predict", json={"instances": [row]}), 422, "invalid-rows")
         assert said in refused["detail"]
         assert refused["row"] == 0
+    assert own_service.spent() == PRICE
