@@ -4,7 +4,6 @@ import json
 import re
 
 import promql_parser
-import pytest
 
 from dpserve.settings import ServeSettings
 from tests.docs.test_shown_commands import parsed
@@ -77,16 +76,6 @@ def test_every_expression_asks_for_metrics_that_there_are(rendered):
         asked = set(selectors(promql_parser.parse(expression)))
         assert asked, expression
         assert asked <= names | OF_OTHERS | recorded, expression
-
-
-def test_the_parser_finds_what_is_wrong():
-    with pytest.raises(ValueError, match=r"invalid|unexpected|unclosed"):
-        promql_parser.parse("sum(rate(dpserve_rows_total[5m]) by (outcome")
-    assert set(selectors(promql_parser.parse("rate(a[5m]) / (b > 1) or histogram_quantile(0.5, sum(c) by (le))"))) == {
-        "a",
-        "b",
-        "c",
-    }
 
 
 def test_the_alerts_are_those_that_an_owner_needs(rendered):
@@ -162,12 +151,6 @@ def test_each_command_of_an_alert_for_a_pod_of_its_own_runs_there(rendered):
         assert all(is_kept(path, there) for path in paths(words)), words
 
 
-def test_a_file_that_is_in_no_pod_is_found(rendered):
-    """As `ledger rehearse ledger.backup` was, which no pod of the redis overlay has."""
-    words = ["ledger", "rehearse", "ledger.backup"]
-    assert [is_kept(path, each) for each in running(rendered[EVERYTHING], words) for path in paths(words)] == [False]
-
-
 def test_all_that_an_alert_names_is_there(rendered):
     texts, resources = annotations(rendered), rendered[EVERYTHING]
     for name in re.findall(r"(?:CronJob (?!of )|cronjob/)([\w-]+)", texts):
@@ -201,16 +184,6 @@ def test_questions_are_counted_at_every_route_where_they_are_asked(rendered):
             each for each in {*asked, *others} if re.fullmatch(value if operator == "=~" else re.escape(value), each)
         }
         assert chosen == set(asked)
-
-
-def test_the_dashboard_is_one_that_grafana_reads():
-    found = dashboard()
-    assert len({panel["id"] for panel in found["panels"]}) == len(found["panels"])
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in found["panels"]]
-    assert len(set(places)) == len(places)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in found["panels"])
-    (variable,) = found["templating"]["list"]
-    assert all(panel["datasource"]["uid"] == "${" + variable["name"] + "}" for panel in found["panels"])
 
 
 def test_only_the_monitoring_namespace_reaches_the_owners_port(rendered):

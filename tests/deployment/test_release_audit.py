@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
 from .conftest import ROOT
+from .test_image import program
 
 CONSTRAINTS = ROOT / "deploy" / "constraints.txt"
 PINS = dict(line.split("==") for line in CONSTRAINTS.read_text().splitlines() if "==" in line)
@@ -23,28 +23,31 @@ def looked_up(**others):
     return {"dependencies": [each for each in entries.values() if each], "fixes": []}
 
 
-def judge(audit, tmp_path):
-    """Return the program's status and its lines."""
-    path = tmp_path / "audit.json"
-    path.write_text(audit if isinstance(audit, str) else json.dumps(audit))
-    words = [sys.executable, "deploy/release_audit.py", str(CONSTRAINTS), str(path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stderr == ""
-    return done.returncode, done.stdout.splitlines()
+@pytest.fixture
+def judge(tmp_path, monkeypatch, capsys):
+    """Return a function that returns the program's status and its lines."""
+    monkeypatch.syspath_prepend(ROOT / "deploy")
+    path, audited = tmp_path / "audit.json", program("release_audit")
+
+    def judged(audit):
+        path.write_text(audit if isinstance(audit, str) else json.dumps(audit))
+        return audited.main(CONSTRAINTS, path), capsys.readouterr().out.splitlines()
+
+    return judged
 
 
 ABSL = {"name": "absl-py", "skip_reason": NOT_FOUND}
 H11 = {"name": "H11", "version": PINS["h11"], "vulns": HOLES}
 
 
-def test_a_release_goes_on_where_all_were_looked_up_and_nothing_is_known(tmp_path):
-    status, lines = judge(looked_up(), tmp_path)
+def test_a_release_goes_on_where_all_were_looked_up_and_nothing_is_known(judge):
+    status, lines = judge(looked_up())
     assert status == 0
     assert lines == [f"all {len(PINS)} packages were looked up: no advisory is known against any"]
 
 
-def test_a_package_that_the_index_does_not_know_is_not_one_without_advisories(tmp_path):
-    status, lines = judge(looked_up(absl_py=ABSL), tmp_path)
+def test_a_package_that_the_index_does_not_know_is_not_one_without_advisories(judge):
+    status, lines = judge(looked_up(absl_py=ABSL))
     assert status == 3
     assert lines[0] == f"not looked up: absl-py {PINS['absl-py']}: {NOT_FOUND}"
     assert any("make release AUDIT=audit.json" in line for line in lines)
@@ -52,8 +55,8 @@ def test_a_package_that_the_index_does_not_know_is_not_one_without_advisories(tm
     assert lines[-1] == f"stopped: {said}"
 
 
-def test_an_advisory_is_said_with_what_closes_it(tmp_path):
-    status, lines = judge(looked_up(h11=H11), tmp_path)
+def test_an_advisory_is_said_with_what_closes_it(judge):
+    status, lines = judge(looked_up(h11=H11))
     assert status == 1
     assert lines == [
         "advisory: h11: CVE-2027-1, closed in 99.0.0",
@@ -62,16 +65,16 @@ def test_an_advisory_is_said_with_what_closes_it(tmp_path):
 
 
 @pytest.mark.parametrize("entry", [None, {"name": "h11", "version": "0.1.0", "vulns": []}])
-def test_an_output_of_other_packages_or_versions_says_nothing_of_the_pinned_ones(entry, tmp_path):
-    status, lines = judge(looked_up(h11=entry), tmp_path)
+def test_an_output_of_other_packages_or_versions_says_nothing_of_the_pinned_ones(judge, entry):
+    status, lines = judge(looked_up(h11=entry))
     assert status == 3
     assert lines[0].startswith(f"not looked up: h11 {PINS['h11']}: ")
 
 
-def test_an_index_that_answered_for_none_is_not_passed(tmp_path):
+def test_an_index_that_answered_for_none_is_not_passed(judge):
     """pip-audit 2.10.1 itself says "No known vulnerabilities found" of this, and ends with 0."""
     audit = {"dependencies": [{"name": name, "skip_reason": "not found"} for name in PINS]}
-    status, lines = judge(audit, tmp_path)
+    status, lines = judge(audit)
     assert status == 3
     assert len(lines) < 20
     assert f"not looked up: {len(PINS) - 10} more" in lines
@@ -79,8 +82,8 @@ def test_an_index_that_answered_for_none_is_not_passed(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["", "[]", "{}", '{"dependencies": [{"version": "1"}]}', '{"dependencies": [1]}'])
-def test_what_is_no_output_of_pip_audit_stops_a_release(wrong, tmp_path):
-    status, lines = judge(wrong, tmp_path)
+def test_what_is_no_output_of_pip_audit_stops_a_release(judge, wrong):
+    status, lines = judge(wrong)
     assert status == 3
     assert lines[-1] == f"stopped: none of {len(PINS)} packages could be looked up"
 
