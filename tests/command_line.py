@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-_FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(
     [
         "dpserve.cli",
         *(
@@ -39,7 +39,7 @@ def ran(
     with TemporaryDirectory() as temporary:
         streams = Path(temporary)
         (streams / "stdin").write_text(stdin)
-        process = _FORKING.Process(target=_be_the_command, args=(list(words), folder, dict(environment), streams))
+        process = FORKING.Process(target=_be_the_command, args=(list(words), folder, dict(environment), streams))
         process.start()
         process.join(seconds)
         if process.exitcode is None:
@@ -54,9 +54,9 @@ class Service:
     """`dpserve serve` in a process of its own, forked as others are, with the methods of `subprocess.Popen`."""
 
     def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
-        (stdout, theirs), (stderr, their_errors) = _FORKING.Pipe(duplex=False), _FORKING.Pipe(duplex=False)
+        (stdout, theirs), (stderr, their_errors) = FORKING.Pipe(duplex=False), FORKING.Pipe(duplex=False)
         arguments = (["serve", *words], folder, dict(environment), theirs, their_errors)
-        self._process = _FORKING.Process(target=_be_the_service, args=arguments)
+        self._process = FORKING.Process(target=_be_the_service, args=arguments)
         self._process.start()
         self.stdout, self.stderr = (os.fdopen(os.dup(each.fileno()), encoding="utf-8") for each in (stdout, stderr))
         for each in (stdout, theirs, stderr, their_errors):

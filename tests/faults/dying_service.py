@@ -1,7 +1,5 @@
 """Runs `dpserve` in a process that is killed, as by a power cut, once one of its functions has returned.
 
-    python -m tests.faults.dying_service STEP serve BUNDLE ...
-
 Only tests know of it: nothing in the product can be told to die.
 """
 
@@ -19,8 +17,8 @@ from dpserve.service.http.codec import RowsCodec
 from dpserve.service.metered import MeteredPredictor
 from dpserve.service.pay_once import PayOncePredictor
 
-STEPS = ("authenticated", "validated", "charged", "released", "answered")
-"""Those of every request for rows."""
+STEPS = ("charged", "released", "answered", "authenticated", "validated")
+"""Those of every request for rows; first those that a charge precedes, which quick forms take."""
 
 OPENED, HELD = "opened", "held"
 """Those of a pay-once model's start: its lineage was found to be able to pay and was opened, and was charged."""
@@ -63,7 +61,3 @@ def main(step: str, *words: str) -> None:
         setattr(owner, name, _dying(getattr(owner, name), step))
     sys.argv = ["dpserve", *words]
     runpy.run_module("dpserve", run_name="__main__")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

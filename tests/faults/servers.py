@@ -7,17 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
+
+import redis
 
 from dpserve.accounting.ledger.embedded import server_binary
 from dpserve.accounting.ledger.store import LEAST_VERSION
-from tests.command_line import ran
+from tests.command_line import FORKING, Service, ran
 
-_PYTHON = (sys.executable, "-u", "-m")
+_PYTHON = (sys.executable, "-u", "-m", "dpserve")
 _SERVE = ("serve", "--port", "0")
 
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": '""', "repl-diskless-sync-delay": "0"}
@@ -101,11 +104,72 @@ class StoreServer:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
+    def has_copy(self) -> bool:
+        """Whether this replica has what its primary has."""
+        with redis.Redis(port=self.port, protocol=2) as client:
+            return client.info("replication").get("master_link_status") == "up"
+
     def __enter__(self) -> "StoreServer":
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+class LoggedService(Service):
+    """A service that is forked, whose errors a file has."""
+
+    def __init__(self, words: Sequence[str], fault: str, environment: Mapping[str, str], log: Path) -> None:
+        heard, said = FORKING.Pipe(duplex=False)
+        self._process = FORKING.Process(target=_be_a_service, args=(words, fault, environment, said, log))
+        self._process.start()
+        self.stdout, self.stderr = os.fdopen(os.dup(heard.fileno())), os.fdopen(os.open(os.devnull, os.O_RDONLY))
+        heard.close()
+        said.close()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+def _be_a_service(
+    words: Sequence[str], fault: str, environment: Mapping[str, str], said: Connection, log: Path
+) -> None:
+    """Be the process of one service, which dies at a step where `fault` names one."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for number in (int(each.name) for each in Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # the one that listed them
+            os.set_inheritable(number, False)  # or a store that outlives this process keeps what it says open
+    os.dup2(said.fileno(), 1)
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    if fault:
+        from tests.faults import dying_service
+
+        dying_service.main(fault, *words)
+    else:
+        from dpserve.__main__ import main
+
+        sys.argv = ["dpserve", *words]
+        main()
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def workers(pid: int) -> list[int]:
+    """Return the processes that answer: those that the supervisor started to."""
+    return [each for each in children(pid) if "spawn_main" in _command_of(each)]
+
+
+def _command_of(pid: int) -> str:
+    """Return a process's command line, empty for one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 class NotServing(Exception):
@@ -128,34 +192,33 @@ class Services:
         return done.stdout
 
     @contextmanager
-    def serving(self, *words: object, fault: str = "") -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-        with self.log.open("a") as log:
-            process = subprocess.Popen(
-                [
-                    *_PYTHON,
-                    *(("tests.faults.dying_service", fault) if fault else ("dpserve",)),
-                    *_SERVE,
-                    str(self.bundle),
-                    *self._price(),
-                    "--ledger",
-                    self.ledger,
-                    *map(str, words),
-                ],
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        try:
-            assert process.stdout is not None
-            address = ""
-            for line in process.stdout:
-                if line.startswith("dpserve: serving"):
-                    address = line.split()[-1]
-                    break
+    def serving(self, *words: object, fault: str = "") -> Iterator[tuple[str, "LoggedService | subprocess.Popen[str]"]]:
+        """Serve by a process that is forked, or by one of its own where it is to start workers."""
+        told = [*_SERVE, str(self.bundle), *self._price(), "--ledger", self.ledger, *map(str, words)]
+        with self._spawned(told) if "--workers" in words else self._forked(told, fault) as process:
+            lines = process.stdout or ()
+            address = next((line.split()[-1] for line in lines if line.startswith("dpserve: serving")), "")
             if not address:
                 raise NotServing(self.log.read_text())
             yield address, process
+
+    @contextmanager
+    def _forked(self, words: Sequence[str], fault: str) -> Iterator[LoggedService]:
+        with LoggedService(words, fault, self.environment, self.log) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+                process.wait(60)
+
+    @contextmanager
+    def _spawned(self, words: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+        with self.log.open("a") as log:
+            process = subprocess.Popen(
+                [*_PYTHON, *words], env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        try:
+            yield process
         finally:
             process.terminate()
             process.communicate()

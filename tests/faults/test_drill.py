@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-import redis
 
 from tests.command_line import ran
 from tests.topologies import wait_until
@@ -32,17 +31,11 @@ def replicated(folder: Path) -> Iterator[tuple[str, list[StoreServer]]]:
         servers = [started.enter_context(StoreServer(folder / "server 0"))]
         following = DURABLE | {"replicaof": f"127.0.0.1 {servers[0].port}"}
         servers += [started.enter_context(StoreServer(folder / f"server {number}", following)) for number in (1, 2)]
-        wait_until(lambda: all(map(has_copy, servers[1:])))
+        wait_until(lambda: all(server.has_copy() for server in servers[1:]))
         watching = [
             started.enter_context(StoreServer(folder / f"sentinel {n}", sentinel_for=servers[0].port)) for n in range(3)
         ]
         yield "redis+sentinel://" + ",".join(f"127.0.0.1:{each.port}" for each in watching) + "/ledger", servers
-
-
-def has_copy(replica: StoreServer) -> bool:
-    """Whether a replica has what its primary has."""
-    with redis.Redis(port=replica.port, protocol=2) as client:
-        return client.info("replication").get("master_link_status") == "up"
 
 
 @dataclass

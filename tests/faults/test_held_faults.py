@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from dpserve.training.kinds.weights.bundle import save_weights
 from dpserve.training.kinds.weights.train import release_weights
 
 from .conftest import fault, trials
-from .servers import Services, StoreServer
+from .servers import Services, StoreServer, workers
 
 WITHIN = 1.0
 """Seconds after which nothing that was remembered before may count: the promise."""
@@ -126,13 +125,6 @@ def test_a_store_that_was_rolled_back_ends_answers(services: Services, store: St
             store.start()
 
 
-def _workers(process: "subprocess.Popen[str]") -> set[int]:
-    """Return the processes that answer: those that the supervisor started to."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    spawned = (child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
-    return {int(child) for child in spawned}
-
-
 @pytest.mark.slow
 def test_a_worker_that_dies_while_the_store_is_gone_is_replaced_when_it_is_back(
     services: Services, store: StoreServer
@@ -144,7 +136,7 @@ def test_a_worker_that_dies_while_the_store_is_gone_is_replaced_when_it_is_back(
         key = _added(services, "ann")
         for _ in range(trials(5, 1)):
             before = _ask(address, key)
-            first = _workers(process)
+            first = workers(process.pid)
             store.kill()
             said = services.log.stat().st_size
             os.kill(min(first), signal.SIGKILL)
@@ -153,7 +145,7 @@ def test_a_worker_that_dies_while_the_store_is_gone_is_replaced_when_it_is_back(
                 time.sleep(0.05)
             store.start()
             statuses = set[int]()
-            while len(_workers(process)) < 2 or statuses != {200}:
+            while len(workers(process.pid)) < 2 or statuses != {200}:
                 statuses = {_ask(address, key) for _ in range(8)}
                 assert time.monotonic() < last + 60
             found.trial(held=before == 200 and process.poll() is None)

@@ -16,7 +16,7 @@ from dpserve.training.kinds.weights.bundle import save_weights
 from dpserve.training.kinds.weights.train import release_weights
 
 from .conftest import fault, trials
-from .dying_service import HELD, OPENED
+from .dying_service import HELD, OPENED, STEPS
 from .servers import NotServing, Services
 
 pytestmark = pytest.mark.anyio
@@ -24,8 +24,6 @@ pytestmark = pytest.mark.anyio
 LINEAGE = "two-lineage"
 OWN = Budget.from_rho(0.2, 1e-6, "gaussian")
 PRICE = 10**10
-STEPS = ("charged", "released", "answered", "authenticated", "validated")
-"""The quick form takes the first three."""
 
 
 def _bundle(head: CertifiedHead, folder: Path) -> Path:

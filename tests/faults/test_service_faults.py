@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,11 +24,12 @@ from dpserve.service.listener import bind
 from dpserve.service.metered import MeteredPredictor
 from dpserve.service.models import Models
 from dpserve.training.kinds.head.bundle import CertifiedHead
+from tests.topologies import wait_until
 
 from .books import COST, open_accounts
 from .conftest import FULL, fault, trials
 from .dying_service import STEPS
-from .servers import Services, StoreServer
+from .servers import Services, StoreServer, children, workers
 
 pytestmark = pytest.mark.anyio
 
@@ -99,12 +100,12 @@ async def test_the_process_that_started_the_workers_is_killed(services: Services
     ):
         for _ in range(trials(50, 1)):
             with services.serving("--workers", 2) as (address, doomed):
-                before = set(_workers(doomed.pid))
+                before = set(workers(doomed.pid))
                 os.kill(min(before), signal.SIGKILL)
-                _until(lambda: not before.issuperset(_workers(doomed.pid)))  # noqa: B023 - called at once
+                wait_until(lambda: not before.issuperset(workers(doomed.pid)))  # noqa: B023 - called at once
                 await asyncio.sleep(delays.uniform(0, 3))
                 doomed.send_signal(signal.SIGSTOP)  # so that it starts no more
-                started = _children(doomed.pid)
+                started = children(doomed.pid)
                 doomed.kill()
                 left = _left(started)
                 found.trial(held=len(started) > 1 and not left)
@@ -208,8 +209,8 @@ async def test_processes_are_killed_at_random_moments(services: Services) -> Non
             with services.serving("--workers", 2) as (doomed, process), ThreadPoolExecutor(4) as pool:
                 answers = [pool.submit(_ask, doomed, key, row, f"key-{row[0]}") for row in asked]
                 await asyncio.sleep(chances.uniform(0.0, 0.3))
-                workers = _workers(process.pid)
-                for pid in [process.pid, *workers] if trial % 3 == 2 else [chances.choice(workers)]:
+                answering = workers(process.pid)
+                for pid in [process.pid, *answering] if trial % 3 == 2 else [chances.choice(answering)]:
                     os.kill(pid, signal.SIGKILL)
                 told = [_answer_of(answer) for answer in answers]
             again = [_ask(living, key, row, f"key-{row[0]}").json()["predictions"] for row in asked]
@@ -220,22 +221,6 @@ async def test_processes_are_killed_at_random_moments(services: Services) -> Non
             found.trial(held=same and account.releases == 60 * (trial + 1) and right)
 
 
-def _children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _workers(pid: int) -> list[int]:
-    return [each for each in _children(pid) if "spawn_main" in _command_of(each)]
-
-
-def _command_of(pid: int) -> str:
-    """Return a process's command line, empty for one that has just ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
 def _left(pids: list[int]) -> list[int]:
     """Return which processes have not ended within a minute, and kill them: each may hold a pipe that is waited for."""
     last = time.monotonic() + 60
@@ -244,13 +229,6 @@ def _left(pids: list[int]) -> list[int]:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     return left
-
-
-def _until(true: Callable[[], bool]) -> None:
-    last = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < last
-        time.sleep(0.01)
 
 
 def _answer_of(asked: "Future[httpx.Response]") -> object:

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from dpserve.accounting.ledger import ApiKey, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
+from tests.topologies import wait_until
 
 from .books import (
     BLOCKS,
@@ -153,7 +154,9 @@ async def _available(url: str, lineage: str, deadline: float, replicas: int, blo
 async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path, blocks: Blocks) -> None:
     first = StoreServer(tmp_path / "first").start()
     second = StoreServer(tmp_path / "second", DURABLE | {"replicaof": f"127.0.0.1 {first.port}"}).start()
-    await asyncio.to_thread(_wait_for_copy, second)  # Sentinels look for replicas when they start, and rarely later
+    await asyncio.to_thread(
+        wait_until, second.has_copy
+    )  # Sentinels look for replicas when they start, and rarely later
     sentinels = [StoreServer(tmp_path / f"sentinel {n}", sentinel_for=first.port).start() for n in range(3)]
     url = "redis+sentinel://" + ",".join(f"127.0.0.1:{one.port}" for one in sentinels) + "/ledger"
     primary, replica = first, second
@@ -189,15 +192,6 @@ async def _ready(url: str, lineage: str, blocks: Blocks = ()) -> Ledger:
             await asyncio.sleep(0.2)
         else:
             return ledger
-
-
-def _wait_for_copy(replica: StoreServer) -> None:
-    last = time.monotonic() + 60
-    with redis.Redis(port=replica.port, protocol=2) as client:
-        while client.info("replication").get("master_link_status") != "up":
-            if time.monotonic() > last:
-                raise TimeoutError("the replica does not get its copy")
-            time.sleep(0.05)
 
 
 def _wait_for_promotion(sentinel: StoreServer, replica: StoreServer) -> None:
