@@ -54,11 +54,6 @@ def test_medians_are_of_rounds_and_not_of_each_other():
     assert found.others == 0.25
 
 
-def test_nothing_has_no_median():
-    with pytest.raises(statistics.StatisticsError):
-        medians([])
-
-
 def test_idle_memory_counts_shared_pages_once_and_a_worker_by_itself():
     assert idle([[use(0, resident=80, share=50), use(0, resident=30, share=10)]]) == Idle(60, 80)
 

@@ -5,8 +5,6 @@ from dataclasses import asdict
 
 from benchmarks.serving import report, results
 from benchmarks.serving.figures import (
-    ARRAYS,
-    BATCHES,
     MANY,
     OURS,
     PAY_ONCE,
@@ -66,13 +64,6 @@ def test_the_terminal_shows_goals_then_ratios():
     plain = next(line for line in lines if line.startswith(PLAIN))
     figures = "- 1.00 3500 9.00 10.00 11.00 0.200 50 30 3 0.25"
     assert plain.removeprefix(PLAIN).split() == figures.split()
-
-
-def test_files_are_compared_with_json():
-    by_setting = {str(BATCHES): {PLAIN: OUR_FIGURES}, str(ARRAYS): {OURS: Figures(14_000, 1, 1, 1, 1, 1, 1, 1, 0)}}
-    lines = report.terminal(by_setting, IDLE).splitlines()
-    ours = next(line for line in lines if line.startswith(OURS))
-    assert ours.removeprefix(OURS).split()[:3] == ["-", "2.00", "14000"]
 
 
 def test_the_page_is_made_from_the_document_and_from_nothing_else():

@@ -6,12 +6,8 @@ printed to two decimals, so a value is held to be reproduced when some multiplie
 gives it.
 """
 
-import math
-
 import pytest
 
-from dpserve.accounting import conversions
-from dpserve.accounting.losses import Cost, GaussianLoss
 from research import dpsgd_theorems
 
 RATE, STEPS, DELTA = 0.02, 5000, 1e-5
@@ -57,18 +53,6 @@ def test_the_loss_does_not_change_with_the_analysis_but_the_bound_does(noise: fl
     assert found.analyses.epsilon <= found.analyses["rdp"].epsilon <= moments * (1 + 1e-9)
     assert moments < min(theorem.epsilon for theorem in found.theorems[:2])
     assert all(theorem.proven for theorem in found.theorems) == (noise > 2)
-
-
-@pytest.mark.parametrize(("classes", "epsilon"), [(2, 1.0), (10, 0.5), (30, 10.0), (100, 1000.0)])
-def test_lus_budget_splits(classes: int, epsilon: float) -> None:
-    """2C + 1 pure shares add up to epsilon, and 4C + 1 Gaussian shares compose to it (their Theorems 1, 3 and 6)."""
-    laplace_share = epsilon / (2 * classes + 1)
-    gaussian_share = epsilon / math.sqrt(4 * classes + 1)
-
-    assert (2 * classes + 1) * laplace_share == pytest.approx(epsilon)
-    composed = Cost((GaussianLoss(gaussian_share),) * (4 * classes + 1))
-    assert math.sqrt(2 * float(composed.rho)) == pytest.approx(epsilon)
-    assert conversions.mu_of_rho(float(composed.rho)) == pytest.approx(epsilon)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from dpserve.audit.distinguishing.neighbours import KINDS
 from dpserve.training.features.maps import Identity
@@ -10,7 +9,7 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.published.train import train_published
-from research.sensitivity import Measurement, app, measure_certified_head, measure_published_network, sensitivity_report
+from research.sensitivity import Measurement, measure_certified_head, measure_published_network, sensitivity_report
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
 
@@ -55,10 +54,3 @@ def test_shares_of_claims_are_drawn():
     report = sensitivity_report("published", found)
     assert report.verdict == "Convicted: beyond what is claimed for logits."
     assert report.picture.png.startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("model", "ignored"), [("certified", ("--neighbours", "2")), ("published", ("--lam", "2"))])
-def test_an_option_that_would_be_ignored_is_refused(model, ignored):
-    found = CliRunner().invoke(app, [model, *ignored])
-    assert found.exit_code == 2
-    assert f"{ignored[0]}: it has no effect" in " ".join(found.stderr.split())

@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
 from typer.main import get_command
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +36,3 @@ def test_the_parser_takes_the_command(page, module, words):
     del page
     found = module if (ROOT / f"{module.replace('.', '/')}.py").exists() else f"{module}.__main__"
     get_command(import_module(found).app).make_context(module, words)
-
-
-def test_the_parser_finds_what_is_wrong():
-    with pytest.raises(typer.BadParameter.__base__):
-        get_command(import_module("research.comparison.__main__").app).make_context("comparison", ["--seedz", "3"])

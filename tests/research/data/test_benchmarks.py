@@ -38,11 +38,8 @@ def edit_line(path: Path, number: int, change: tuple[str, str]) -> None:
 def test_what_is_missing_is_named_with_where_it_goes(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"'{name}' is missing: put {tmp_path}"):
         benchmarks.read(name, tmp_path)
-
-
-def test_an_unknown_set_is_named() -> None:
     with pytest.raises(ValueError, match=r"no data set 'iris'.*retail-100"):
-        benchmarks.read("iris", Path())
+        benchmarks.read("iris", tmp_path)
 
 
 # Location: a text file of 0 and 1
@@ -71,11 +68,8 @@ def test_location_is_read_from_npz(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (('"7"', '"31"'), r"bangkok, line 3: label '31' is not in 1\.\.30"),
-        (('"7"', '"x"'), r"bangkok, line 3: label 'x'"),
         ((",0,", ",2,"), r"bangkok, line 3, column \d+: '2' is neither 0 nor 1"),
-        ((",0,", ",,"), r"bangkok, line 3, column \d+: '' is neither"),
         ((",0,", ","), r"bangkok, line 3: 445 features, not 446; a truncated file"),
-        ((",0,", ";0,"), r"bangkok, line 3"),
     ],
 )
 def test_a_wrong_line_is_named(change: tuple[str, str], said: str, tmp_path: Path) -> None:
@@ -83,20 +77,6 @@ def test_a_wrong_line_is_named(change: tuple[str, str], said: str, tmp_path: Pat
     binary_csv(path, bits(4, location.FEATURES), [1, 30, 7, 7], quote='"')
     edit_line(path, 3, change)
     with pytest.raises(DataError, match=said):
-        location.read(tmp_path)
-
-
-def test_a_truncated_last_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "bangkok"
-    binary_csv(path, bits(3, location.FEATURES), [1, 2, 3])
-    path.write_bytes(path.read_bytes()[:-500])
-    with pytest.raises(DataError, match=r"bangkok, line 3: \d+ features, not 446"):
-        location.read(tmp_path)
-
-
-def test_empty_files_are_named(tmp_path: Path) -> None:
-    (tmp_path / "bangkok").write_text("")
-    with pytest.raises(DataError, match="bangkok: the file is empty"):
         location.read(tmp_path)
 
 
@@ -312,23 +292,19 @@ def test_lossy_cifar_says_so(tmp_path: Path) -> None:
 
 def test_wrong_npz_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "location30.npz"
-    np.savez(path, y=np.uint8([1]))
-    with pytest.raises(DataError, match=r"location30\.npz: there is no array 'X_packed'"):
-        location.read(tmp_path)
+    whole = {"X_packed": np.zeros((1, 56), np.uint8), "n_features": np.int32(446), "y": np.uint8([1])}
+    for wrong, said in (
+        ({"X_packed": None}, r"location30\.npz: there is no array 'X_packed'"),
+        ({"X_packed": np.zeros((1, 5), np.uint8)}, "need 56 bytes"),
+        ({"n_features": np.int32(9)}, "has 446 features"),
+        ({"y": np.uint8([1, 2])}, "do not fit"),
+        ({"X_packed": np.array([{}], dtype=object)}, "no readable"),
+    ):
+        np.savez(path, **{name: array for name, array in (whole | wrong).items() if array is not None})
+        with pytest.raises(DataError, match=said):
+            location.read(tmp_path)
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(DataError, match=r"location30\.npz: no readable \.npz file, truncated"):
-        location.read(tmp_path)
-    np.savez(path, X_packed=np.zeros((1, 5), np.uint8), n_features=np.int32(446), y=np.uint8([1]))
-    with pytest.raises(DataError, match="need 56 bytes"):
-        location.read(tmp_path)
-    np.savez(path, X_packed=np.zeros((1, 56), np.uint8), n_features=np.int32(9), y=np.uint8([1]))
-    with pytest.raises(DataError, match="has 446 features"):
-        location.read(tmp_path)
-    np.savez(path, X_packed=np.zeros((1, 56), np.uint8), n_features=np.int32(446), y=np.uint8([1, 2]))
-    with pytest.raises(DataError, match="do not fit"):
-        location.read(tmp_path)
-    np.savez(path, X_packed=np.array([{}], dtype=object), n_features=np.int32(446), y=np.uint8([1]))
-    with pytest.raises(DataError, match="no readable"):
         location.read(tmp_path)
 
 

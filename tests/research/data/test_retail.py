@@ -1,7 +1,5 @@
 import numpy as np
-import pytest
 
-from dpserve.training.errors import DataError
 from research.data import adult, retail
 from research.data.labelled import LabelledSet
 
@@ -15,11 +13,6 @@ def test_baskets_are_read_and_never_called_purchase(tmp_path):
     assert list(data.y) == list(labels)
     assert "not Purchase-100" in data.source
     assert "purchase" not in data.name
-
-
-def test_missing_baskets_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"retail100_proxy\.npz"):
-        retail.read(tmp_path)
 
 
 def test_adult_has_104_features_with_dummy_variables():

@@ -11,7 +11,7 @@ from dpserve.audit.reports import ACQUITTED
 from dpserve.training.fitting.network import Network
 from research.erlingsson2019 import region
 from research.erlingsson2019.__main__ import app
-from research.erlingsson2019.region import PRINTED, Printed, attack_rates, losses
+from research.erlingsson2019.region import attack_rates, losses
 from research.white_box.bounds import pooled_bound
 
 
@@ -44,10 +44,6 @@ def test_losses_are_cross_entropies():
     network = Network((2, 3))
     inputs, labels = np.array([[0.2, 0.4], [1.0, 0.0]]), np.array([2, 0])
     assert np.allclose(losses(network, np.zeros(network.size), inputs, labels), np.log(3))
-
-
-def test_the_printed_table_is_the_paper_s():
-    assert PRINTED[6.99] == Printed(0.14, 0.056, 0.006, 1.0, 12.3, 125.0)
 
 
 def test_the_command_draws_a_point_of_each_noise_multiplier():

@@ -33,12 +33,6 @@ def test_the_bracketed_probabilities_of_table_vi_come_out() -> None:
         assert bounds.untruncated_probability(ours) == pytest.approx(theirs, rel=0.003)
 
 
-def test_there_are_eleven_rows_and_an_unknown_one_is_named() -> None:
-    assert len(printed.ROWS) == 11
-    with pytest.raises(ValueError, match=r"no data set 'iris'.*texas-100"):
-        printed.row("iris")
-
-
 @given(st.floats(0.01, 100), st.floats(1e-6, 1), st.integers(1, 10**6), st.integers(2, 100), st.floats(1, 50))
 def test_the_rivals_of_table_i_are_not_tighter(rho: float, lam: float, n: int, classes: int, norm: float) -> None:
     ours = bounds.weights_l2(rho, lam, n)

@@ -94,8 +94,3 @@ def test_the_objective_is_above_both_ends_between_a_network_and_its_negative() -
     for row in rows:
         assert row["L(W)"] == row["L(-W)"] < row["L((W + -W)/2)"] == "2.3026"
         assert row["convex there"] == "no"
-
-
-def test_a_data_set_must_be_named() -> None:
-    with pytest.raises(ValueError, match="--dataset"):
-        CliRunner().invoke(app, [], catch_exceptions=False)

@@ -42,6 +42,7 @@ def test_what_is_off_is_said_in_spreads() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ((), "--dataset"),
         (("--dataset", "iris", "--bounds"), "no data set 'iris'"),
         (("--dataset", "location"), "--data-dir"),
         (("--dataset", "location", "--data-dir", ".", "--epsilons", "1,x"), "numbers separated by commas"),
