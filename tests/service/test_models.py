@@ -175,21 +175,15 @@ def test_a_service_without_a_default_model_says_how_to_ask(service):
     assert http.get("/openapi.json").status_code == 200
 
 
-def test_the_privacy_unit_of_each_model_is_public(start, head):
+def test_the_privacy_unit_of_each_model_is_public_and_explains_its_clients_accounts(start, head):
     by_person = head.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
-    of_units = renamed(replace(head, certificate=by_person), "shapes", "other")
-    service = start(head, more=lambda ledger: [predictor(of_units, ledger)])
-    http = service.http(service.add_client())
-    assert http.get("/models").json()["units"] == {"shapes": "person"}
-    assert http.get("/models/shapes").json()["unit"] == "person"
-    assert "unit" not in http.get("/models/colours").json()
-    assert http.get("/budget").json()["explanation"]["unit"] is None
-
-
-def test_a_clients_account_is_explained_by_the_models_unit(start, head):
-    by_person = head.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
-    service = start(replace(head, certificate=by_person))
+    of_records = renamed(head, "shapes", "other")
+    service = start(replace(head, certificate=by_person), more=lambda ledger: [predictor(of_records, ledger)])
     service.call(service.ledger.acting("owner").settle_unit(head.certificate.lineage, "person"))
-    explained = service.http(service.add_client()).get("/budget").json()["explanation"]
+    http = service.http(service.add_client())
+    assert http.get("/models").json()["units"] == {"colours": "person"}
+    assert http.get("/models/colours").json()["unit"] == "person"
+    assert "unit" not in http.get("/models/shapes").json()
+    explained = http.get("/budget").json()["explanation"]
     assert explained["unit"] == "person"
     assert "adding or removing all records of one unit" in explained["in_plain_words"]
