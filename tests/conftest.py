@@ -59,6 +59,12 @@ def logging_as_it_was() -> Iterator[None]:
         root.setLevel(level)
 
 
+@pytest.fixture
+def anyio_backend():
+    """The service runs on asyncio alone; without this AnyIO's plugin would ask for Trio too."""
+    return "asyncio"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     named = WORDS.named(None if item.get_closest_marker("fresh_noise") else item.nodeid)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dpserve.accounting.ledger import ClientRevoked, KeyExpired, UnknownKey
@@ -61,7 +61,7 @@ class PredictionRoutes:
 
     def __init__(self, endpoints: "Mapping[str, PredictionEndpoint[Any]]", others: ASGIApp) -> None:
         """endpoints: by path, which may have parameters. others: answers the other paths."""
-        routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+        routes = [_NamedRoute(path, endpoint) for path, endpoint in endpoints.items()]
         self._in_full = {route.path: route for route in routes if not route.param_convertors}
         self.router = Router(routes, redirect_slashes=False, default=others)
 
@@ -72,6 +72,14 @@ class PredictionRoutes:
             return self.router(scope, receive, send)
         scope["route"], scope["path_params"] = route, {}
         return route.app(scope, receive, send)
+
+
+class _NamedRoute(Route):
+    """A route that stands in the scope, where metrics and logs read it; Starlette before 1.7 leaves it out."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child_scope = super().matches(scope)
+        return match, {**child_scope, "route": self}
 
 
 class PredictionEndpoint(Generic[Some]):

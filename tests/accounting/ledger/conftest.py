@@ -90,11 +90,6 @@ ON_EACH_LOOP = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def ledger(store_url: str) -> AsyncIterator[Ledger]:
     async with await Ledger.connect(store_url) as opened:
         yield opened
