@@ -14,7 +14,7 @@ TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 # What Python compiles is kept: each worker and each command of the tests would compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-metered serve test tests test-research test-times test-all test-whole faults bench bench-quick lint docs
+.PHONY: demo demo-metered serve test tests test-research test-times test-lowest test-all test-whole faults bench bench-quick lint docs
 .PHONY: pictures proto lock advisories release clean
 
 demo: $(RUN)
@@ -40,6 +40,11 @@ test-research: $(TESTS)
 # The seconds of each folder and fixture, and the slowest tests.
 test-times: $(TESTS)
 	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow and not research" -p tests.times
+
+# The tests with the lowest versions that pyproject.toml allows.
+test-lowest:
+	@mkdir -p build && $(PYTHON) deploy/lowest.py > build/lowest.txt
+	@$(MAKE) --no-print-directory tests VENV=.venvs/lowest CONSTRAINED="--constraint build/lowest.txt"
 
 # The demonstration and everything, in full, on each of PYTHONS: on two cores about an hour for each of them.
 test-all: lint
@@ -133,7 +138,7 @@ $(RUN): pyproject.toml | $(VENV)/bin/python
 
 $(TESTS): pyproject.toml | $(VENV)/bin/python
 	@echo "installing what the tests need into $(VENV) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINED) -e '.[test]'
 	@touch $@ $(RUN)
 
 clean:

@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(
@@ -36,7 +36,7 @@ def ran(
     words: Sequence[str], folder: Path, environment: Mapping[str, str], *, stdin: str = "", seconds: float = 120
 ) -> "subprocess.CompletedProcess[str]":
     """Run `dpserve` with these words in a folder and return what it printed and its exit status."""
-    with TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         streams = Path(temporary)
         (streams / "stdin").write_text(stdin)
         process = FORKING.Process(target=_be_the_command, args=(list(words), folder, dict(environment), streams))
@@ -142,6 +142,7 @@ def _be_dpserve(words: list[str], folder: Path, environment: dict[str, str]) -> 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # what the server of forks took it for, where something that it imported asked
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(number, mode, buffering=1, encoding="utf-8", closefd=False)
         for number, mode in ((0, "r"), (1, "w"), (2, "w"))

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from datetime import UTC, date, datetime
 from importlib import util
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,16 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 ADVISORIES = ROOT / "tests" / "advisories.csv"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-advisories = util.module_from_spec(
-    spec := util.spec_from_file_location("advisories", ROOT / "deploy" / "advisories.py")
-)
-spec.loader.exec_module(advisories)
+
+
+def script(name):
+    """Return a script of deploy/ as a module."""
+    module = util.module_from_spec(spec := util.spec_from_file_location(name, ROOT / "deploy" / f"{name}.py"))
+    spec.loader.exec_module(module)
+    return module
+
+
+advisories, lowest = script("advisories"), script("lowest")
 SHIPPED = PROJECT["optional-dependencies"].keys() - {"docs", "test"}
 """The extras that a user may install; what only tests and documentation need is not shipped."""
 
@@ -45,10 +51,11 @@ IN_A_FILE = {"pysimdjson": ["MIT"]}
 """Licences of packages whose metadata name only the file that has them."""
 
 
-def closure(requirements, **environment):
+def closure(requirements, leaves=(), **environment):
     """Return the names of all installed distributions that the requirements bring with them.
 
-    environment: what markers are told instead of what holds here, as python_full_version.
+    leaves: distributions that are asked for nothing more. environment: what markers are told instead of what holds
+    here, as python_full_version.
     """
     found, waiting = set(), [Requirement(each) for each in requirements]
     while waiting:
@@ -62,7 +69,7 @@ def closure(requirements, **environment):
         except PackageNotFoundError:
             continue
         found.add((name, frozenset(extras)))
-        for line in installed.requires or ():
+        for line in () if name in leaves else installed.requires or ():
             each = Requirement(line)
             if each.marker is None or any(each.marker.evaluate(environment | {"extra": extra}) for extra in extras):
                 waiting.append(each)
@@ -129,7 +136,8 @@ def test_no_version_has_a_known_hole():
 def test_whatever_extras_an_image_is_built_with_are_pinned(more):
     """The requirements are those installed here, where torch may be another build, without NVIDIA's libraries.
 
-    The markers are told the image's Python: redis brings async-timeout into those before 3.11.3.
+    The markers are told the image's Python: redis brings async-timeout into those before 3.11.3. A version that is
+    older than the image's is asked for nothing: it may bring what newer ones do without.
     """
     dockerfile = (ROOT / "Dockerfile").read_text()
     default = re.search(r'^ARG EXTRAS="(.*)"$', dockerfile, re.MULTILINE)[1]
@@ -141,12 +149,37 @@ def test_whatever_extras_an_image_is_built_with_are_pinned(more):
     assert f"EXTRAS={default},torch" in (ROOT / "docs" / "deploying.md").read_text()
     wanted = [*PROJECT["dependencies"], *(each for extra in extras for each in PROJECT["optional-dependencies"][extra])]
     lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()
-    pins = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
-    brought = closure(wanted, **of_image)
+    pins = {canonicalize_name(name): Version(pin) for name, _, pin in (line.partition("==") for line in lines) if pin}
+    older = {each for each in closure(wanted, **of_image) if each in pins and Version(version(each)) < pins[each]}
+    brought = closure(wanted, older, **of_image)
     assert "redis" in brought
     assert [name for name in brought if name not in pins and not OF_PYTORCH.match(name)] == []
     (setuptools,) = [line for line in lines if line.startswith("setuptools==")]
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"] == [setuptools]
+
+
+def test_the_lowest_versions_are_the_bounds_that_are_declared():
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    declared = [(canonicalize_name(each.name), each.specifier) for group in groups for each in map(Requirement, group)]
+    given = lowest.lowest(line for group in groups for line in group)
+    operators = {(name, part.operator) for name, specifier in declared for part in specifier}
+    assert given.keys() == {name for name, operator in operators if operator == ">=" and (name, "==") not in operators}
+    assert all(specifier.contains(given[name]) for name, specifier in declared if name in given)
+    assert {"numpy", "fastapi", "pytest"} <= given.keys()
+
+
+@pytest.mark.parametrize(
+    ("requirements", "constraints"),
+    [
+        (["a>=2", "a>=1.10,<3"], {"a": "2"}),
+        (["a>=1.9", "a[x]>=1.10; python_version < '3.14'"], {"a": "1.10"}),
+        (["A.b[x,y]<3,>=2.1"], {"a-b": "2.1"}),
+        (["a>=1", "a==2"], {}),
+        (["a; python_version >= '3.12'", "b<2"], {}),
+    ],
+)
+def test_of_several_bounds_the_highest_is_the_lowest_version_and_a_pin_stays(requirements, constraints):
+    assert lowest.lowest(requirements) == constraints
 
 
 def test_every_python_that_is_declared_is_tried():

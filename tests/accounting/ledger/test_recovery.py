@@ -1,6 +1,7 @@
 """A store that comes back older is found out, and made whole again from backup and journals."""
 
 import asyncio
+import io
 import shutil
 import tracemalloc
 from base64 import b64encode
@@ -383,7 +384,7 @@ async def test_a_journal_is_opened_without_reading_all_of_it(tmp_path: Path) -> 
     journal.close()
     assert journal.known.writes == 20
     assert journal.known in read_acknowledged(tmp_path)
-    assert most < path.stat().st_size / 2
+    assert most < path.stat().st_size / 2 + io.DEFAULT_BUFFER_SIZE  # 128 KiB from Python 3.14 on
     assert sum(receipt.releases for receipt in read_journals(tmp_path)[0].receipts) == 10_000
 
 
