@@ -65,8 +65,9 @@ _OURS = "DPSERVE"
 _NONCE_BYTES = 8
 _TRIES = 4
 _PAUSE = 0.1
-_LOST = (refused.ConnectionError, OSError, RuntimeError)
-"""Errors of a connection. By a RuntimeError uvloop tells that one was closed since it was taken."""
+_LOST = (refused.ConnectionError, OSError, RuntimeError, AttributeError)
+"""Errors of a connection. By a RuntimeError uvloop tells that one was closed since it was taken; by an AttributeError
+asyncio does, of Python 3.12 before it was mended there."""
 _PASSING = (*_LOST, refused.BusyLoadingError)
 """Errors that may pass in a moment: a server starts, or starts again."""
 
