@@ -1,5 +1,6 @@
 """Settings of all tests: the same examples and the same noise in every run, and none of them timed."""
 
+import gc
 import logging
 import os
 import secrets
@@ -88,6 +89,12 @@ def pytest_collection_modifyitems(items):
         for folder, marker in MARKERS.items():
             if item.path.is_relative_to(here / folder):
                 item.add_marker(marker)
+
+
+def pytest_runtest_call():
+    # A service that a test starts in its own process freezes all objects, and Hypothesis, which asks the collector who
+    # holds its generator, would warn that nobody does.
+    gc.unfreeze()
 
 
 def pytest_runtest_setup(item):
