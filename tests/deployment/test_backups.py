@@ -110,6 +110,7 @@ def asked(url, key, rows):
     return answer.json()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_lost_is_restored_from_the_backup_and_nothing_is_forgotten(rehearsal):
     bundle, port = small_bundle(rehearsal.folder), free_port()
     with store(rehearsal.folder / "store", rehearsal.port), rehearsal.service(bundle, port) as url:

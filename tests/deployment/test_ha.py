@@ -538,6 +538,7 @@ def served(store, tmp_path, monkeypatch):
         yield ServedStore(owner, replicas, client, f"http://127.0.0.1:{port}/metrics")
 
 
+@pytest.mark.slow
 def test_no_charge_is_lost_where_the_primary_fails(store, served):
     first = store.primary()
     wait_until(lambda: gauges(served.admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})

@@ -79,6 +79,7 @@ def test_where_shadow_models_are_trained_is_chosen_before_a_row_is_paid_for(run,
     assert not (run.folder / "j").exists()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_said_in_one_line_before_a_row_is_paid_for(run, bundle, files):
     """Neither where nothing listens, nor where what listens is no cluster."""
     pytest.importorskip("ray")

@@ -73,7 +73,11 @@ step.with_noise = lambda total, grid, words: half(total, with_noise(total, grid,
 
 @pytest.mark.parametrize(
     "release",
-    [("class-sums",), ("weights", "--lam", "1"), ("dpsgd", "--n", "100", "--steps", "40", "--sampling-rate", "0.5")],
+    [
+        ("class-sums",),
+        pytest.param(("weights", "--lam", "1"), marks=pytest.mark.slow),
+        pytest.param(("dpsgd", "--n", "100", "--steps", "40", "--sampling-rate", "0.5"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_with_half_of_its_noise_ends_with_status_3_and_no_bundle(run, train, release):
     """Without the fault the same command writes the bundle, except with a probability of 1e-9."""

@@ -76,7 +76,7 @@ def refuses(address):
     ("number", "words"),
     [
         pytest.param(signal.SIGTERM, (), id="a lone process"),
-        pytest.param(signal.SIGTERM, ("--workers", 2), id="two workers"),
+        pytest.param(signal.SIGTERM, ("--workers", 2), id="two workers", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, ("--no-admin",), id="no owner's port", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, (), id="another signal", marks=pytest.mark.slow),
     ],
@@ -110,6 +110,7 @@ def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run,
     assert said.count("stopped serving") == workers
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop(run, bundle, store):
     """One worker is killed while the store is silent, so that the one in its place waits for the ledger."""
     run.environment["DPSERVE_LEDGER"] = store.url

@@ -70,6 +70,7 @@ def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_what_takes_classes_refuses_it_with_the_reason(run, model):
     def refused(*words, status=1):
         return " ".join(run.in_a_new_process(*words, status=status).stderr.split())

@@ -81,6 +81,7 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
     assert load_model(run.folder / "more")
 
 
+@pytest.mark.slow
 def test_what_comes_next_is_said_of_a_ledger_that_does_not_answer_too(train, run):
     run.environment["DPSERVE_LEDGER"] = "redis://127.0.0.1:1/0"
     printed = train("head", "--lam", "1", "--out", "m1").stdout

@@ -46,6 +46,7 @@ def test_every_command_works_on_a_primary_with_a_replica_by_its_flags(home, prim
     use_every_command(Owner(home, ("--ledger", store.url, "--ledger-replicas", "1")), store.empty)
 
 
+@pytest.mark.slow
 def test_every_command_works_on_sentinels_by_the_environment(home, primary_and_sentinel, monkeypatch):
     _, store = primary_and_sentinel
     monkeypatch.setenv("DPSERVE_LEDGER", store.url)

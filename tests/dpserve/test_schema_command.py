@@ -183,6 +183,7 @@ def test_a_head_protects_all_records_of_a_unit(run, table):
     assert "is of the lineage 'people'" in run.fails("explain", "--bundle", "model", "--lineage", "others")
 
 
+@pytest.mark.slow
 def test_an_attack_decides_about_units_where_the_model_protects_them(run, table):
     day = table.born + pd.to_timedelta(np.arange(300), unit="D")  # no row comes twice
     persons = table.assign(person=np.arange(300) // 3, born=day)

@@ -193,6 +193,7 @@ def test_a_worker_dies_and_the_service_goes_on_and_answers_all_that_it_charged(s
     assert asyncio.run(releases()) == len(answered)
 
 
+@pytest.mark.slow
 def test_a_worker_is_replaced_where_the_budget_now_pays_for_no_row(served, run):
     service = served("--log-format", "json")
     former = workers(service.process.pid)

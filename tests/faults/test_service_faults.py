@@ -91,6 +91,7 @@ async def test_the_only_service_is_killed_with_its_store_left_behind(services: S
             found.trial(held=first["predictions"] == again["predictions"] and account.releases == trial + 1)
 
 
+@pytest.mark.slow
 async def test_the_process_that_started_the_workers_is_killed(services: Services) -> None:
     """Just after it has started a worker: none of its processes is left, and its port is free."""
     delays = random.Random(20)

@@ -121,7 +121,7 @@ def looks(tab, name):
                 assert violations(tab.page) == []
 
 
-@pytest.mark.parametrize("clients", [3, 300])
+@pytest.mark.parametrize("clients", [pytest.param(3, marks=pytest.mark.slow), 300])
 def test_nothing_is_cut_off_and_each_of_twelve_blocks_has_a_bar(tab, urls, clients):
     page = sign_in(tab, urls[clients], clients)
     looks(tab, f"owner-{clients}")
