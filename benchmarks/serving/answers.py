@@ -22,7 +22,8 @@ def ask(url: str, body: Body, rows: np.ndarray, key: str | None = None) -> bytes
         with urllib.request.urlopen(request, timeout=30) as answer:
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
-        raise RuntimeError(f"{url} says {error.code}: {error.read()[:500]!r}") from error
+        with error:
+            raise RuntimeError(f"{url} says {error.code}: {error.read()[:500]!r}") from error
 
 
 def check(

@@ -1,14 +1,16 @@
 """The calls and files of ours that one prediction crosses: the same counts on every machine."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from benchmarks.request_path import METERED, PAY_ONCE, traces
 
-MOST = {METERED: (120, 35, 72), PAY_ONCE: (60, 23, 37)}
+MOST = {METERED: (120, 35, 72), PAY_ONCE: (60, 23, 37) if find_spec("simdjson") else (64, 23, 38)}
 """Calls, files and changes of file: what was reached. A change that needs more says why.
 
 While functions are traced simdjson may take what it parsed before to be in use, and then another parser reads the row,
-by a call more.
+by a call more. On Python 3.14, where it is not installed, another parser reads all rows.
 """
 
 
