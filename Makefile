@@ -1,7 +1,7 @@
 # `make demo`, `make demo-metered`, `make serve` and `make test` need Python 3.11 or newer, git, make and a C compiler, and nothing else.
 PYTHON ?= python3
 # `make test-all` takes these in turn: names or paths. It skips those that are not on the machine.
-PYTHONS ?= python3.11 python3.12 python3.13
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
@@ -117,7 +117,7 @@ release:
 	@rm -rf build/release dist && $(PYTHON) -m venv build/release
 	@build/release/bin/pip install --quiet --disable-pip-version-check build==1.6.1 cyclonedx-bom==7.5.0 pip-audit==2.10.1
 	@build/release/bin/python -m build --wheel --outdir dist
-	@$(PYTHON) deploy/try_wheel.py dist/*.whl $(patsubst %,--python %,$(PYTHONS) python3.14)
+	@$(PYTHON) deploy/try_wheel.py dist/*.whl $(patsubst %,--python %,$(PYTHONS))
 	@! grep -q '^## .*unreleased' CHANGELOG.md || echo "CHANGELOG.md calls the version unreleased: give it its date"
 	@build/release/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
 		--output-format JSON --output-file dist/dpserve.cdx.json deploy/constraints.txt
