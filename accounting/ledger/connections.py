@@ -5,9 +5,11 @@ to find out.
 """
 
 import asyncio
+import logging
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
@@ -16,6 +18,11 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+
+_log = logging.getLogger("dpserve")
+
+ERRORS = (RedisError, OSError, RuntimeError)
+"""All that a call of the client's may raise. By a RuntimeError uvloop tells that a connection was closed meanwhile."""
 
 _PLAIN = ("redis", "redis+sentinel")
 _TLS = ("rediss", "rediss+sentinel")
@@ -200,18 +207,30 @@ class Connections:
 
     async def renew(self) -> None:
         """Forget where what lies, and close connections that nobody uses: another server may have it now."""
-        await self.client.connection_pool.disconnect(inuse_connections=False)
+        with _said_to_the_log():
+            await self.client.connection_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         """Close every connection."""
         for client in (self.client, *self._sentinels):
-            await client.connection_pool.disconnect()
-            await client.aclose()
+            with _said_to_the_log():
+                await client.connection_pool.disconnect()
+            with _said_to_the_log():
+                await client.aclose()
+
+
+@contextmanager
+def _said_to_the_log() -> Iterator[None]:
+    """Log an error in closing, and go on: what was done before stays done, and is what the caller hears of."""
+    try:
+        yield
+    except ERRORS as error:
+        _log.warning("a connection to the ledger's store did not close: %s", type(error).__name__)
 
 
 async def _sees_enough(sentinel: Redis, service: str) -> bool:
     try:
         await sentinel.execute_command("SENTINEL CKQUORUM", service)  # type: ignore[no-untyped-call]
-    except (RedisError, OSError):
+    except ERRORS:
         return False
     return True

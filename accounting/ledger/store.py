@@ -24,7 +24,7 @@ import redis.exceptions as refused
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
-from dpserve.accounting.ledger.connections import address, connections_to, has_sentinels
+from dpserve.accounting.ledger.connections import ERRORS, address, connections_to, has_sentinels
 from dpserve.accounting.ledger.errors import (
     LedgerDamaged,
     LedgerError,
@@ -371,7 +371,7 @@ class Store:
             self._looked.clear()
             await self._connections.renew()  # another server may be the primary now
             raise self._unavailable(error) from error
-        except (refused.RedisError, TimeoutError) as error:
+        except ERRORS as error:
             raise self._unavailable(error) from error
 
     def _waits_for(self) -> list[int]:
