@@ -31,6 +31,7 @@ from dpserve.accounting.ledger import (
     ClientAccount,
     KeyScope,
     Ledger,
+    TooFewDisks,
     UnknownKeyId,
     check_within,
     expiry,
@@ -73,6 +74,17 @@ Display = Annotated[
 ]
 
 
+def lacking(short: Sequence[TooFewDisks]) -> str:
+    """Return what the owner must hear of acts that replicas lack; empty where there are none."""
+    return f"{short[-1]}: {_AT_PRIMARY}" if short else ""
+
+
+_AT_PRIMARY = (
+    "it is done at the primary, and a replica that takes over now may not know of it. Bring the replica back, look at "
+    "the accounts then, and do again what they lack; an API key that is lost is replaced with rotate-key"
+)
+
+
 @dataclass(frozen=True)
 class Plan:
     """The meaning of an act, and the function that does it.
@@ -91,6 +103,12 @@ class Plan:
     before: AccountState | None = None
     after: AccountState | None = None
     secret: str | None = None
+
+    async def carry_out(self, acts: Acts) -> str:
+        """Do it; return what the owner must hear beside `done`: empty where the replicas have it, too."""
+        with acts.done_at_primary() as short:
+            await self.do()
+        return lacking(short)
 
     @property
     def key_id(self) -> str | None:

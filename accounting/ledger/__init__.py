@@ -27,6 +27,7 @@ from dpserve.accounting.ledger.errors import (
     Scope,
     ScopeMissing,
     StoreBehind,
+    TooFewDisks,
     UnitLost,
     UnknownBlock,
     UnknownClient,

@@ -6,7 +6,7 @@ whoever gets it must give no answer. Every message is one line that can be shown
 """
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.budgets import Scope as Scope
@@ -337,13 +337,15 @@ class EmbeddedStoreFailed(LedgerUnavailable):
 class TooFewDisks(LedgerUnavailable):
     """A write is not on as many disks as were asked for: a replica that is promoted may lack it.
 
-    Takes on how many of the primary's own disks it is, on how many replicas', and on how many of those it was to be.
+    Takes on how many of the primary's own disks it is, on how many replicas', and on how many of those it was to be;
+    and what the primary replied, which has done it.
     """
 
-    def __init__(self, own: int, replicas: int, wanted: int) -> None:
+    def __init__(self, own: int, replicas: int, wanted: int, reply: Any = None) -> None:
         """Count the disks."""
         self.own = own
         self.replicas = replicas
+        self.reply = reply
         super().__init__(
             f"the ledger's store has the write on {own} disk of its own and on {replicas} of {wanted} replicas'"
         )

@@ -6,9 +6,9 @@ chain first, computes the act's hash, and is told if the chain ends elsewhere by
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -24,6 +24,7 @@ from dpserve.accounting.ledger.errors import (
     LedgerBusy,
     LedgerDamaged,
     OtherUnit,
+    TooFewDisks,
     UnknownClient,
     UnknownGroup,
     UnknownKey,
@@ -68,6 +69,7 @@ class Acts:
     why: str = ""
     after: int | None = None
     dry: bool = False
+    _short: list[TooFewDisks] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Refuse words that could not be written down, or read."""
@@ -76,6 +78,18 @@ class Acts:
             raise ValueError(
                 f"who acts, and why, must be text that can be printed, and a reason has at most {_LONGEST_REASON} bytes"
             )
+
+    @contextmanager
+    def done_at_primary(self) -> Iterator[list[TooFewDisks]]:
+        """Go on in this block once the primary has done an act; give each that too few replicas have on a disk.
+
+        Elsewhere such an act raises TooFewDisks, though it is done: what follows may rely on it.
+        """
+        self._short = []
+        try:
+            yield self._short
+        finally:
+            self._short = None
 
     async def act(
         self,
@@ -114,9 +128,15 @@ class Acts:
                 hash_ = act_hash(newest or GENESIS, number, *words.values())
                 act = words | {"known": "none" if self.dry else count.decode(), "hash": binary(hash_)}
                 named, durably = [own.account, own.acts, *keys], not self.dry
-                reply = await self.ledger.call(
-                    lineage, function, named, {"act": act, **arguments}, durably=durably, mark=mark
-                )
+                try:
+                    reply = await self.ledger.call(
+                        lineage, function, named, {"act": act, **arguments}, durably=durably, mark=mark
+                    )
+                except TooFewDisks as short:
+                    if self._short is None:
+                        raise
+                    self._short.append(short)
+                    reply = short.reply
                 if self.dry and reply == [b"stale"]:
                     raise WouldBeDone
                 if reply != [b"stale"]:

@@ -305,6 +305,9 @@ class Store:
             try:
                 reply = await self._within_deadline(self._command(words, durably=durably))
                 break
+            except TooFewDisks as short:
+                short.reply, _ = await self._checked(short.reply, nonce)
+                raise
             except LedgerUnavailable as error:
                 word, _, line = str(error.__cause__).partition(" ")
                 if tries_left and not mark and word == "DPSERVEUNSEEN":
@@ -317,7 +320,10 @@ class Store:
                     raise said_by_library(lineage, word.removeprefix(_OURS), line) from error
                 else:
                     raise
-        # Somebody else's charge must never be taken for this one's.
+        return await self._checked(reply, nonce)
+
+    async def _checked(self, reply: Any, nonce: str) -> tuple[list[Any], int]:
+        """Return what a reply says, if it is this call's: somebody else's charge must never be taken for this one's."""
         if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce.encode():
             await self._connections.renew()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
@@ -359,7 +365,7 @@ class Store:
                 raise reply
         own, theirs = replies[-1]
         if own < 1 or theirs < self._replicas:
-            raise TooFewDisks(own, theirs, self._replicas)
+            raise TooFewDisks(own, theirs, self._replicas, replies[0])
         return replies[0]
 
     async def _within_deadline(self, work: Awaitable[Any]) -> Any:

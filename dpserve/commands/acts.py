@@ -18,9 +18,9 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBlockBudget, SetBudget
+from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, SetBlockBudget, SetBudget, lacking
 from dpserve.accounting.budgets import Scope
-from dpserve.accounting.ledger import ActRefused, Ledger, UnknownLineage
+from dpserve.accounting.ledger import ActRefused, Acts, Ledger, TooFewDisks, UnknownLineage
 from dpserve.commands.command import Group
 from dpserve.commands.errors import CommandError
 from dpserve.commands.options import (
@@ -171,7 +171,7 @@ def command_of(act: type[OwnerAct], subject: Scope) -> Callable[..., None]:
         )
 
         async def apply(ledger: Ledger, chosen: str) -> None:
-            await _do(await made.plan(lineage.acting(ledger), chosen), yes=yes)
+            await _do(made, lineage.acting(ledger), chosen, yes=yes)
 
         lineage.run_on(apply)
 
@@ -202,19 +202,25 @@ def _made(act: type[OwnerAct], given: Mapping[str, Any]) -> OwnerAct:
         raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
 
 
-async def _do(plan: Plan, *, yes: bool) -> None:
-    """Do what was planned, once the owner agrees to a raise, and say so; a new key goes to stdout alone."""
+async def _do(act: OwnerAct, acts: Acts, lineage: str, *, yes: bool) -> None:
+    """Do an act, once the owner agrees to a raise, and say so; a new key goes to stdout alone.
+
+    Raises CommandError once it is done where a replica lacks it.
+    """
+    plan = await act.plan(acts, lineage)
     if plan.warning:
         typer.echo(f"Warning: {plan.warning}", err=True)
     if plan.question and not yes and not typer.confirm(plan.question):
         typer.echo("nothing was changed")
         return
-    await plan.do()
+    lacking = await plan.carry_out(acts)
     if plan.secret is None:
         typer.echo(plan.done)
     else:
         typer.echo(f"{plan.done}, shown this once:", err=True)
         typer.echo(plan.secret)
+    if lacking:
+        raise CommandError(lacking)
 
 
 @lineages.command("set-budget")
@@ -232,19 +238,20 @@ def set_lineage_budget(
     async def apply(opened: Ledger) -> None:
         owner = ledger.acting(opened)
         if block is not None:
-            await _do(await _made(SetBlockBudget, terms | {"block": block}).plan(owner, name), yes=yes)
+            await _do(_made(SetBlockBudget, terms | {"block": block}), owner, name, yes=yes)
             return
         try:
-            plan = await _made(SetBudget, terms).plan(owner, name)
+            await _do(_made(SetBudget, terms), owner, name, yes=yes)
         except UnknownLineage:
             if not (Path(lineage) / CERTIFICATE_FILE).exists():
                 raise CommandError(
                     f"the ledger has no lineage {name!r}, and there is no bundle of that name to open one for"
                 ) from None
-            await owner.open_lineage(name, given.terms.budget("gaussian"), time=time.time())
+            with owner.done_at_primary() as short:
+                await owner.open_lineage(name, given.terms.budget("gaussian"), time=time.time())
             typer.echo(f"opened the lineage {name}")
-        else:
-            await _do(plan, yes=yes)
+            if short:
+                raise CommandError(lacking(short)) from None
 
     ledger.run(apply)
 
@@ -277,6 +284,11 @@ def forget_lineage(
             return
         try:
             await ledger.acting(opened).forget_lineage(name, time=time.time())
+        except TooFewDisks as short:
+            raise CommandError(
+                f"{short}: at the primary the name is refused now, and the records are not forgotten yet. Say this "
+                "again once the replica is back"
+            ) from None
         except ActRefused as refused:
             raise CommandError(f"{refused}; 'dpserve lineage show {name}' lists what it paid for here") from None
         # Only now: the digests are all that keeps these records from a second budget.

@@ -96,6 +96,8 @@ class ActOut(BaseModel):
     done: bool
     words: str
     """Its meaning, in one or two sentences."""
+    warning: str = ""
+    """Of what is done, what the store's replicas lack, and how to go on; empty where that is nothing."""
     raises: bool
     """Whether more may be learnt about the records than before."""
     newest_act: int
@@ -111,10 +113,11 @@ async def _done(given: ActRequest, ledger: Ledger, price_of: Price, *, dry: bool
     """Do the act, or say of it what it would mean."""
     whole = await ledger.lineage(given.lineage)
     newest = whole.newest_act  # what is done from here on must be noticed
-    plan = await given.plan(given.acting_on(ledger, dry=dry), given.lineage)
+    acts, warning = given.acting_on(ledger, dry=dry), ""
+    plan = await given.plan(acts, given.lineage)
     with suppress(WouldBeDone):
-        await plan.do()
-    out = ActOut(done=not dry, words=plan.words, raises=plan.raises, newest_act=newest)
+        warning = await plan.carry_out(acts)
+    out = ActOut(done=not dry, words=plan.words, warning=warning, raises=plan.raises, newest_act=newest)
     if dry:
         price, unit = price_of(given.lineage), whole.unit or None
         before, after = [

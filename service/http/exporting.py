@@ -19,7 +19,7 @@ from dpserve.service.http.requests import check_parameters
 from dpserve.service.models import Models
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Caller
-from dpserve.training.errors import MissingExtra
+from dpserve.training.errors import MissingExtra, NotExportable
 from dpserve.training.export.files import Exported, Form, exported
 from dpserve.training.purchases import release_request
 
@@ -95,6 +95,8 @@ async def _paid_for(
         raise quote.refusal
     try:
         file = await files.of(predictor, form)
+    except NotExportable as error:
+        raise Problem(ProblemType.NOT_EXPORTABLE, str(error)) from None
     except MissingExtra:
         raise Problem(
             ProblemType.NOT_EXPORTABLE,

@@ -188,7 +188,10 @@ function confirm({ title, act, effect, post, done, back, urgent }) {
       const result = await post("acts", act);
       const refreshed = done(result);
       // A key is shown at once, whatever becomes of the refresh; what is opened after it shows what the act did.
-      result.key === null ? close() : showKey(title, result, () => refreshed.finally(close));
+      const end = () => refreshed.finally(close);
+      if (result.key !== null) showKey(title, result, end);
+      else if (result.warning) show(`${title}: done`, el("p", { class: "notice" }, result.warning), button("Close", end));
+      else close();
       await refreshed;
     } catch (error) {
       said.replaceChildren(refusalPanel(problemOf(error)));
@@ -217,7 +220,7 @@ function meaning({ before, after }) {
   return table("What it means", columns, rows.map(([name, of]) => [name, ...(before ? [of(before)] : []), of(after)]));
 }
 
-function showKey(title, { key, key_id: id }, kept) {
+function showKey(title, { key, key_id: id, warning }, kept) {
   const shown = el("input", { value: key, readonly: true, autocomplete: "off", "aria-label": "The API key", class: "mono", id: "new-key" });
   const said = el("span", { class: "note", role: "status" });
   show(
@@ -225,6 +228,7 @@ function showKey(title, { key, key_id: id }, kept) {
     el("p", { class: "notice" }, "This is the only time that this key is shown: the ledger keeps a digest of it."),
     shown,
     el("p", { class: "note" }, `Its id is ${id}.`),
+    warning && el("p", { class: "notice" }, warning),
     el(
       "div",
       { class: "buttons" },
