@@ -10,8 +10,9 @@ and in which unit a time is. A JSON Schema of an act says the same: `x-names`, `
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
@@ -31,7 +32,10 @@ from dpserve.accounting.ledger import (
     ClientAccount,
     KeyScope,
     Ledger,
+    LedgerDamaged,
+    LedgerError,
     TooFewDisks,
+    UnknownClient,
     UnknownKeyId,
     check_within,
     expiry,
@@ -91,7 +95,8 @@ class Plan:
 
     words: what it will mean. done: what is said once it is done; where there is a new API key, what the key is. raises:
     whether more may be learnt about the records than before. question: what to ask the owner first, where a
-    raise is an act's whole point. warning: what it costs. before, after: its account. secret: a new API key.
+    raise is an act's whole point. warning: what it costs. before, after: its account. secret: a new API key. elsewhere:
+    the same in other lineages, by their names.
     """
 
     words: str
@@ -103,12 +108,24 @@ class Plan:
     before: AccountState | None = None
     after: AccountState | None = None
     secret: str | None = None
+    elsewhere: Mapping[str, Callable[[Acts], Awaitable[object]]] = field(default_factory=dict)
 
     async def carry_out(self, acts: Acts) -> str:
-        """Do it; return what the owner must hear beside `done`: empty where the replicas have it, too."""
+        """Do it; return what the owner must hear beside `done`, empty where that is nothing.
+
+        It is said what is not done in another lineage, and what the store's replicas lack.
+        """
+        said = []
         with acts.done_at_primary() as short:
             await self.do()
-        return lacking(short)
+        others = replace(acts, after=None)  # which counts the acts of the one lineage
+        with others.done_at_primary() as more:
+            for lineage, do in self.elsewhere.items():
+                try:
+                    await do(others)
+                except LedgerError as error:
+                    said.append(f"in the lineage {lineage} it is not done: {error}")
+        return ". ".join([*said, *filter(None, [lacking([*short, *more])])])
 
     @property
     def key_id(self) -> str | None:
@@ -283,6 +300,28 @@ class AddClient(_OfClient, _Keyed, _Opening):
             await acts.add_key(lineage, self.client, each)
 
 
+class _OfKeys(_OfClient):
+    """An act on keys that a client may have in several lineages of the store."""
+
+    here_alone: Annotated[
+        bool, Field(description="In this lineage alone, though the client comes in by the same keys in others, too.")
+    ] = False
+
+    def elsewhere(
+        self, others: Iterable[str], do: Callable[..., Awaitable[object]]
+    ) -> dict[str, Callable[[Acts], Awaitable[object]]]:
+        """Return the act in other lineages, unless it is to be done here alone. do: takes who acts, and the lineage."""
+        return {} if self.here_alone else {other: partial(do, lineage=other) for other in others}
+
+    def places(self, lineage: str, others: Iterable[str], kept: str) -> str:
+        """Say in which lineages the act is done; if here alone, that what is `kept` elsewhere goes on."""
+        if not others:
+            return ""
+        if self.here_alone:
+            return f" in {lineage} alone; {kept} in {', '.join(others)}"
+        return f" in {', '.join((lineage, *others))}"
+
+
 class AddGroup(_Opening):
     """Open a group with a budget: what all its members together may learn, each within a budget of its own."""
 
@@ -409,20 +448,28 @@ class SetGroup(_OfClient):
         return Plan(words, done, partial(acts.set_group, lineage, self.client, self.group))
 
 
-class Revoke(_OfClient):
-    """Refuse a client from now on. What it spent stays spent."""
+class Revoke(_OfKeys):
+    """Refuse a client from now on, wherever it comes in by the same keys. What it spent stays spent."""
 
     name = "revoke"
     # Whoever must be refused now must be refused whatever else was done meanwhile.
     urgent = True
 
     async def _plan(self, acts: Acts, lineage: str) -> Plan:
-        # The account is not read: the right ends also where it is damaged.
+        others: Mapping[str, ClientAccount] = {}
+        with suppress(LedgerDamaged, UnknownClient):  # the right ends also where the account is damaged
+            others = await keys_elsewhere(acts.ledger, lineage, self.client)
+        places = self.places(lineage, others, "its keys go on")
         words = (
-            f"{self.client} is refused from now on, also for what it has paid for. What it spent stays spent, and its "
-            "name is not given again."
+            f"{self.client} is refused from now on{places}, also for what it has paid for. What it spent stays spent, "
+            "and its name is not given again."
         )
-        return Plan(words, f"{self.client} is revoked", partial(acts.revoke, lineage, self.client))
+        return Plan(
+            words,
+            f"{self.client} is revoked{places}",
+            partial(acts.revoke, lineage, self.client),
+            elsewhere=self.elsewhere(others, partial(Acts.revoke, client=self.client)),
+        )
 
 
 class AddKey(_OfClient, _Keyed):
@@ -438,8 +485,9 @@ class AddKey(_OfClient, _Keyed):
         return Plan(words, done, partial(acts.add_key, lineage, self.client, key), secret=secret)
 
 
-class RotateKey(_OfClient, _Keyed):
-    """Give a client a new API key; the former ones, or the one of an id, are refused at once or a while later."""
+class RotateKey(_OfKeys, _Keyed):
+    """Give a client a new API key wherever it has the former ones; these, or the one of an id, are refused at once or
+    a while later."""
 
     name = "rotate-key"
     key: Annotated[
@@ -457,28 +505,35 @@ class RotateKey(_OfClient, _Keyed):
         account = await acts.ledger.client(lineage, self.client)
         former = None if self.key is None else _named(account, self.key)
         secret, new = self.new_key(SCOPES if former is None else former.scopes)
-        rotate = partial(acts.rotate_key, lineage, self.client, new, overlap=self.overlap_seconds)
+        replaced = None if former is None else former.digest
+        others = _with_key(await keys_elsewhere(acts.ledger, lineage, self.client), former)
+        places = self.places(lineage, others, "what it has goes on")
         ending = "its former keys are" if former is None else f"its key {former.id} is"
         when = f"in {self.overlap_seconds} seconds" if self.overlap_seconds else "from now on"
+        rotate = partial(Acts.rotate_key, client=self.client, key=new, overlap=self.overlap_seconds, replaced=replaced)
         return Plan(
-            f"{self.client} gets a new API key, shown once; {ending} refused {when}.",
-            f"The new API key of {self.client}, {new.id}",
-            partial(rotate, replaced=None if former is None else former.digest),
+            f"{self.client} gets a new API key{places}, shown once; {ending} refused {when}.",
+            f"The new API key of {self.client}{places}, {new.id}",
+            partial(rotate, acts, lineage=lineage),
             secret=secret,
+            elsewhere=self.elsewhere(others, rotate),
         )
 
 
-class RemoveKey(_OfClient):
-    """Take one API key away from a client, at once; its others stay."""
+class RemoveKey(_OfKeys):
+    """Take one API key away from a client, at once, wherever it has it; its others stay."""
 
     name = "remove-key"
     key: Annotated[str, Names("key"), Field(description="The key's id, as it stands in the client's list of keys.")]
 
     async def _plan(self, acts: Acts, lineage: str) -> Plan:
         key = _named(await acts.ledger.client(lineage, self.client), self.key)
-        words = f"The API key {key.id} of {self.client} is refused at once; its others stay valid."
-        remove = partial(acts.remove_key, lineage, self.client, key.digest)
-        return Plan(words, f"the key {key.id} of {self.client} is removed", remove)
+        others = _with_key(await keys_elsewhere(acts.ledger, lineage, self.client), key)
+        places = self.places(lineage, others, "it goes on")
+        words = f"The API key {key.id} of {self.client} is refused at once{places}; its others stay valid."
+        remove = partial(Acts.remove_key, client=self.client, digest=key.digest)
+        done = f"the key {key.id} of {self.client} is removed{places}"
+        return Plan(words, done, partial(remove, acts, lineage=lineage), elsewhere=self.elsewhere(others, remove))
 
 
 ACTS: tuple[type[OwnerAct], ...] = (
@@ -492,6 +547,30 @@ ACTS: tuple[type[OwnerAct], ...] = (
     RotateKey,
     RemoveKey,
 )
+
+
+async def keys_elsewhere(ledger: Ledger, lineage: str, client: str) -> dict[str, ClientAccount]:
+    """Return a client's accounts in other lineages where it has a key that it has in this one, by lineage.
+
+    Lineages that cannot be read are left out. Raises UnknownClient.
+    """
+    here = {each.digest for each in (await ledger.client(lineage, client)).api_keys}
+    found = {}
+    for other in await ledger.lineage_names():
+        with suppress(LedgerError):
+            account = await ledger.client(other, client)
+            if other != lineage and not account.revoked and here & {each.digest for each in account.api_keys}:
+                found[other] = account
+    return found
+
+
+def _with_key(accounts: Mapping[str, ClientAccount], key: ApiKey | None) -> list[str]:
+    """Return the lineages whose account has a key; all of them for none."""
+    return [
+        lineage
+        for lineage, account in accounts.items()
+        if key is None or key.digest in {each.digest for each in account.api_keys}
+    ]
 
 
 def _named(account: ClientAccount, key: str) -> ApiKey:

@@ -25,7 +25,7 @@ from dpserve.accounting.ledger.charged_models import charged_models
 from dpserve.accounting.ledger.values import ChargedModel
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.acts import LineageOption, clients, groups, lineage_named, lineages
+from dpserve.commands.acts import LineageOption, Sought, clients, groups, lineage_named, lineages
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import LedgerOption
 from dpserve.training.options import option
@@ -142,7 +142,7 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
         newest = await opened.client_receipts(chosen, name, count=10, newest_first=True)
         return await opened.client(chosen, name), newest
 
-    account, receipts = lineage.run_on(read)
+    account, receipts = lineage.run_on(read, Sought("client", name))
     currency = account.budget.currency
     out = stdout_console()
     title = f"{_shown_name(account.client, account.display)} of lineage {account.lineage} is {_status(account)}"

@@ -9,8 +9,9 @@ lineage, a budget has the flags that it has everywhere, and a raise is asked abo
 import inspect
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -18,9 +19,19 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from dpserve.accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, SetBlockBudget, SetBudget, lacking
+from dpserve.accounting.acts import (
+    ACTS,
+    BudgetTerms,
+    Lasting,
+    Names,
+    OwnerAct,
+    SetBlockBudget,
+    SetBudget,
+    keys_elsewhere,
+    lacking,
+)
 from dpserve.accounting.budgets import Scope
-from dpserve.accounting.ledger import ActRefused, Acts, Ledger, TooFewDisks, UnknownLineage
+from dpserve.accounting.ledger import ActRefused, Acts, Ledger, TooFewDisks, UnknownClient, UnknownGroup, UnknownLineage
 from dpserve.commands.command import Group
 from dpserve.commands.errors import CommandError
 from dpserve.commands.options import (
@@ -49,22 +60,51 @@ _FLAGS = {"display": "--display-name"}
 """Options that are not called after their fields."""
 _COMPLETE = {"client": client_names, "lineage": lineage_names}
 _GROUPS: Mapping[Scope, Group] = {"client": clients, "group": groups, "lineage": lineages}
+_BY_LINEAGE = "here_alone"
+"""The field of acts on keys that is true where --lineage is given."""
 _YES = option(False, "Do not ask before raising a budget.")
 _Mark = TypeVar("_Mark", Names, Lasting)
+
+
+@dataclass(frozen=True)
+class Sought:
+    """An account whose lineage is not named: a client's or a group's. by_keys: whether the act is on a client's keys.
+
+    A client who comes in by the same keys in several lineages is one: an act on its keys is done in all of them.
+    """
+
+    scope: Scope
+    name: str
+    by_keys: bool = False
+
+    async def is_in(self, ledger: Ledger, lineage: str) -> bool:
+        """Return whether the lineage has it."""
+        try:
+            await (ledger.group if self.scope == "group" else ledger.client)(lineage, self.name)
+        except (UnknownClient, UnknownGroup):
+            return False
+        return True
+
+    async def is_one(self, ledger: Ledger, lineages: Sequence[str]) -> bool:
+        """Return whether an act on it in the first of these lineages is one in all of them."""
+        return self.by_keys and {*await keys_elsewhere(ledger, lineages[0], self.name)} >= {*lineages[1:]}
 
 
 class LineageOption(LedgerOption):
     """A lineage of a ledger."""
 
     lineage: str | None = option(
-        None, "The lineage, or a bundle of it; needed when the ledger has several.", complete=lineage_names
+        None, "The lineage, or a bundle of it; needed where several would do.", complete=lineage_names
     )
 
-    def run_on(self, act: Callable[[Ledger, str], Awaitable[_Result]]) -> _Result:
-        """Open the ledger, act on it and the lineage, and return the result."""
+    def run_on(self, act: Callable[[Ledger, str], Awaitable[_Result]], account: Sought | None = None) -> _Result:
+        """Open the ledger, act on it and the lineage, and return the result.
+
+        account: of that lineage, which tells it where none is named.
+        """
 
         async def chosen(ledger: Ledger) -> _Result:
-            return await act(ledger, await chosen_lineage(ledger, self.lineage))
+            return await act(ledger, await chosen_lineage(ledger, self.lineage, account))
 
         return self.run(chosen)
 
@@ -78,8 +118,8 @@ def lineage_named(given: str) -> str:
     return load_model(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
 
 
-async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
-    """Return the lineage given by name or bundle, or else the only one that the ledger has."""
+async def chosen_lineage(ledger: Ledger, given: str | None, account: Sought | None = None) -> str:
+    """Return the lineage given by name or bundle, or else the only one that the ledger has, or that has the account."""
     if given is not None:
         return lineage_named(given)
     names = [account.lineage for account in await ledger.lineages()]
@@ -87,9 +127,14 @@ async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
         raise CommandError(
             "the ledger has no lineage yet: open one with 'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
         )
-    if len(names) > 1:
-        raise CommandError(f"the ledger has several lineages; name one with --lineage: {', '.join(names)}")
-    return names[0]
+    if len(names) == 1:
+        return names[0]
+    if account is not None and (places := [name for name in names if await account.is_in(ledger, name)]):
+        if len(places) == 1 or await account.is_one(ledger, places):
+            typer.echo(f"in the lineage {places[0]}:", err=True)
+            return places[0]
+        names = places
+    raise CommandError(f"there are several lineages; name one with --lineage: {', '.join(names)}")
 
 
 def seconds_in(text: str, flag: str) -> int:
@@ -124,6 +169,7 @@ def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> 
 def _parameters(act: type[OwnerAct], subject: Scope) -> Iterator[inspect.Parameter]:
     """Yield the parameters of an act's command, as a command declares them. subject: whose account it is about."""
     own = {name: field for name, field in act.model_fields.items() if name not in BudgetTerms.model_fields}
+    own.pop(_BY_LINEAGE, None)
     yield _argument("name", str, own.pop(subject), subject)
     for other in set(act.about) - {subject}:
         own.pop(other, None)
@@ -166,6 +212,9 @@ def command_of(act: type[OwnerAct], subject: Scope) -> Callable[..., None]:
         *, name: str, lineage: ActOnLineage, given: ActBudget | None = None, yes: bool = True, **fields: Any
     ) -> None:
         terms = {} if given is None else given.terms.model_dump(exclude_none=True)
+        by_keys = _BY_LINEAGE in act.model_fields
+        if by_keys:
+            terms[_BY_LINEAGE] = lineage.lineage is not None
         made = _made(
             act, {subject: name} | terms | {each: value for each, value in fields.items() if value is not None}
         )
@@ -173,7 +222,7 @@ def command_of(act: type[OwnerAct], subject: Scope) -> Callable[..., None]:
         async def apply(ledger: Ledger, chosen: str) -> None:
             await _do(made, lineage.acting(ledger), chosen, yes=yes)
 
-        lineage.run_on(apply)
+        lineage.run_on(apply, None if act.opens else Sought(subject, name, by_keys))
 
     run.__name__, run.__doc__ = act.name.replace("-", "_"), act.__doc__
     run.__signature__ = inspect.Signature(list(_parameters(act, subject)))  # type: ignore[attr-defined]
