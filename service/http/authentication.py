@@ -120,28 +120,30 @@ class Authentication:
         except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
             raise as_problem(refused) from None
 
-    async def admit(self, header: RequestHeader, lineages: Collection[str]) -> str:
-        """Return a name of who asks, before it is known of which of these lineages; raise a problem as `caller` does.
+    async def admit(self, header: RequestHeader, lineages: Collection[str]) -> tuple[str, str]:
+        """Return who asks, before it is known of which of these lineages; raise a problem as `caller` does.
+
+        A lineage and its client: others may have one of that name. Of a token no lineage, for it names one in all.
 
         What follows is to ask `payer`.
         """
         shown = credential(header.field(b"authorization") or "")
         if (token := await self._token(shown, header.peer)) is not None:
-            return token.client
+            return "", token.client
         digest = key_digest(shown)
         for lineage in lineages:
             if (client := self._ledger.api_keys.clients.get((lineage, digest))) is not None:
-                return client
+                return lineage, client
         return await self._look_up(digest, lineages, header.peer)
 
-    async def _look_up(self, digest: bytes, lineages: Collection[str], peer: str) -> str:
-        """Return whose key this is, or raise a problem where it is nobody's in any of these lineages."""
+    async def _look_up(self, digest: bytes, lineages: Collection[str], peer: str) -> tuple[str, str]:
+        """Return in which of these lineages this is a key, and whose; raise a problem where it is nobody's in any."""
         if self._failed_tries is not None:
             await self._failed_tries.check(peer)
         refusal: Exception = UnknownKey()
         for lineage in lineages:
             try:
-                return (await self._ledger.api_keys.authenticate(lineage, digest, "predict")).client
+                return lineage, (await self._ledger.api_keys.authenticate(lineage, digest, "predict")).client
             except UnknownKey:
                 continue
             except (ClientRevoked, KeyExpired, ScopeMissing) as refused:

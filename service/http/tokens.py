@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +34,7 @@ _SECONDS_TO_TRUST = 2 * 3600.0
 """Seconds for which old keys are taken if new ones cannot be read: a withdrawn one may be in a thief's hands."""
 
 _SECONDS_TO_READ = 5
+_SECONDS_AHEAD = 60.0
 _UNREADABLE = (OSError, ValueError, jwt.PyJWTError)
 _UNUSABLE = (jwt.PyJWTError, OverflowError, RecursionError, ValueError)
 """Errors for text that is no token, has a time that no clock reaches, or is nested too deep."""
@@ -124,7 +125,7 @@ class Tokens:
                 issuer=self._settings.issuer,
                 options={"require": ["exp", "iss", "aud", self._settings.claim], "verify_iat": False},
             )
-            expires = float(claims["exp"])
+            expires = _checked_times(claims)
         except jwt.ExpiredSignatureError:
             raise Problem(ProblemType.KEY_EXPIRED, "this token has expired") from None
         except _UNUSABLE:
@@ -168,6 +169,19 @@ class Tokens:
                 self._failed = True  # the keys of before stand for a while, and this is tried again in a minute
                 return
             self._failed, self._read = False, monotonic()
+
+
+def _checked_times(claims: dict[str, Any]) -> float:
+    """Return when a token expires. Raises ValueError for a time that is no number, and for one issued later than now.
+
+    A provider's clock may be ahead of this one by a minute.
+    """
+    for name in ("exp", "iat", "nbf"):
+        if type(claims.get(name, 0)) not in (int, float):
+            raise ValueError(f"the token's claim {name!r} is no number")
+    if float(claims.get("iat", 0)) > time() + _SECONDS_AHEAD:
+        raise ValueError("the token was issued later than now")
+    return float(claims["exp"])
 
 
 def _fits(key: Jwk, algorithm: str) -> bool:

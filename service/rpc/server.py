@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -268,16 +268,16 @@ class _Places:
 
     def __init__(self, most: int) -> None:
         self._all, self._each = asyncio.Semaphore(most), max(1, most // 4)
-        self._own: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._own: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def in_turn(self, caller: str) -> AsyncIterator[None]:
+    async def in_turn(self, caller: Hashable) -> AsyncIterator[None]:
         """Wait for a place, and hold it for as long as the block lasts."""
         async with self._own.setdefault(caller, asyncio.Semaphore(self._each)), self._all:
             yield
 
     @asynccontextmanager
-    async def at_once(self, caller: str) -> AsyncIterator[None]:
+    async def at_once(self, caller: Hashable) -> AsyncIterator[None]:
         """Hold a place for as long as the block lasts. Raises Overloaded where none is free."""
         own = self._own.setdefault(caller, asyncio.Semaphore(self._each))
         if own.locked() or self._all.locked():
@@ -351,7 +351,7 @@ async def _no_method(call: Call) -> bytes:
 _ELSE = {"other": _no_method}
 
 
-async def _message(context: Any, places: _Places, caller: str) -> bytes:
+async def _message(context: Any, places: _Places, caller: Hashable) -> bytes:
     """Return a call's message, once there is a place for it. Raises a 413 problem."""
     async with places.in_turn(caller):
         return await _read(context)
