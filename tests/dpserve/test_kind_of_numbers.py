@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpserve import AsyncClient, Client
+from research.pictures.browser import open_browser
 
 pytestmark = pytest.mark.usefixtures("another_package")
 ROWS = [[30.0], [75.0]]
@@ -68,6 +69,39 @@ def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
+
+
+@pytest.fixture
+def browser():
+    try:
+        with open_browser() as opened:
+            yield opened
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.browser
+def test_its_numbers_are_shown_on_the_page_that_charges_for_them(run, model, browser):
+    process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
+    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    said = []
+    page = browser.new_page()
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(address)
+    page.fill("#key", key)
+    page.keyboard.press("Enter")
+    page.get_by_role("radio", name="Paste").check()
+    page.fill("#pasted", "30\n75")
+    page.get_by_role("button", name="See the price").click()
+    page.locator("#pay").click()
+    shown = page.locator("#answers").inner_text()
+    with Client(address, key) as client:
+        (mean, _) = client.outputs(ROWS)["mean_rating"]
+    assert "mean_rating" in shown
+    assert f"{mean:.4g}" in shown
+    assert said == []
+    process.terminate()
+    process.communicate(timeout=60)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.service.http import exporting
 from dpserve.service.pay_once import PayOncePredictor
-from dpserve.training.errors import MissingExtra
+from dpserve.training.errors import MissingExtra, NotExportable
 from dpserve.training.export.files import FORMS, exported
 from dpserve.training.kinds.weights.train import release_weights
 
@@ -122,7 +122,7 @@ def test_files_of_a_model_that_is_gone_are_dropped(released):
 def test_a_file_that_failed_is_tried_again(service, monkeypatch):
     http = service.http(service.add_client())
     http.post("/predict", json={"instances": [ROW]})
-    for error, status in ((MissingExtra("onnx"), 501), (None, 200)):
+    for error, status in ((MissingExtra("onnx"), 501), (NotExportable("a form that it lacks"), 403), (None, 200)):
         failing = lambda *asked, error=error: exported(*asked) if error is None else _raise(error)  # noqa: E731
         monkeypatch.setattr(exporting, "exported", failing)
         assert http.get("/models/colours/export", params={"to": "onnx"}).status_code == status

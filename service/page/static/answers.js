@@ -1,7 +1,7 @@
 // Answers: probabilities as bars, with how far the noise may have moved them.
 
 import { announce, button, el, table } from "./dom.js";
-import { figureUp, probability, whole } from "./format.js";
+import { figure, figureUp, probability, whole } from "./format.js";
 
 const PAGE = 20;
 
@@ -15,20 +15,49 @@ export function showAnswers(host, answers, model) {
     host.replaceChildren(bars(answers[0], bands[0], model), note(answers, bands, model));
     return;
   }
-  const detail = el("div", { "aria-live": "polite" });
+  const detail = el("div", { "aria-live": "polite" }, bars(answers[0], bands[0], model));
+  const columns = [{ title: "row" }, { title: "likeliest class" }, { title: "probability", numeric: true }, { title: "95 % band", numeric: true }, ...(answers[0].set ? [{ title: "prediction set" }] : []), { title: "all classes", hidden: true }];
+  const save = button("Save as CSV", () => download(answers, bands, model));
+  host.replaceChildren(...paged(answers, columns, (answer) => line(answer, answer.noise.interval, model, detail), save), detail, note(answers, bands, model));
+}
+
+/** Whether the answers of a model are probabilities of classes, and not numbers of other names. */
+export function hasClasses(model) {
+  return model.outputs.length === 1 && model.outputs[0].name === "probabilities";
+}
+
+/** Answers of a model without classes: each of its numbers, by its name, with how far noise may have moved it. */
+export function showNumbers(host, answers, model) {
+  const named = numbersOf(model);
+  const columns = [{ title: "row" }, ...named.flatMap(({ title }) => [{ title, numeric: true }, { title: `${title}, 95 % band`, numeric: true }])];
+  const cells = ({ place, answer, noise }) => [
+    whole(place),
+    ...named.flatMap(({ of }, index) => [figure(of(answer)), noise.interval ? noise.interval[index].map((end) => figure(end)).join(" to ") : "–"]),
+  ];
+  const lines = () => answers.map(({ place, answer, noise }) => [place, ...named.flatMap(({ of }, index) => [of(answer), ...(noise.interval?.[index] ?? ["", ""])])]);
+  const save = button("Save as CSV", () => saveCsv(["row", ...named.flatMap(({ title }) => [title, `${title} low`, `${title} high`])], lines()));
+  const { noise } = answers[0];
+  const band = noise.interval ? "In at least 95 of 100 draws of the noise a band holds what the model would say without any." : `There is no band: ${noise.no_interval}.`;
+  const sentences = model.outputs.map(({ name, sentence }) => `${name}: ${sentence}.`).join(" ");
+  host.replaceChildren(...paged(answers, columns, cells, save), el("p", { class: "note", id: "band-note" }, `${sentences} ${band}`));
+}
+
+/** The numbers of an answer without classes: a title of each, and what reads it from the answer. */
+function numbersOf(model) {
+  return model.outputs.flatMap(({ name, labels }) =>
+    labels ? labels.map((label, index) => ({ title: `${name} ${label}`, of: (answer) => answer[name][index] })) : [{ title: name, of: (answer) => answer[name] }],
+  );
+}
+
+/** Return a table of answers, some at a time, and the buttons below it. */
+function paged(answers, columns, cells, save) {
   const list = el("div", {});
   const place = el("span", { class: "note" });
   let start = 0;
   const turn = (by) => {
     start = Math.min(Math.max(start + by, 0), answers.length - 1);
     const shown = answers.slice(start, start + PAGE);
-    list.replaceChildren(
-      table(
-        "Answers by row",
-        [{ title: "row" }, { title: "likeliest class" }, { title: "probability", numeric: true }, { title: "95 % band", numeric: true }, ...(answers[0].set ? [{ title: "prediction set" }] : []), { title: "all classes", hidden: true }],
-        shown.map((answer, offset) => line(answer, bands[start + offset], model, detail)),
-      ),
-    );
+    list.replaceChildren(table("Answers by row", columns, shown.map(cells)));
     place.textContent = `${whole(start + 1)} to ${whole(start + shown.length)} of ${whole(answers.length)}`;
     before.disabled = start === 0;
     after.disabled = start + PAGE >= answers.length;
@@ -37,10 +66,7 @@ export function showAnswers(host, answers, model) {
   const before = button("Before", () => turn(-PAGE));
   const after = button("After", () => turn(PAGE));
   turn(0);
-  detail.append(bars(answers[0], bands[0], model));
-  const pages = answers.length > PAGE ? [before, after] : [];
-  const save = button("Save as CSV", () => download(answers, bands, model));
-  host.replaceChildren(list, el("div", { class: "buttons" }, pages, save, place), detail, note(answers, bands, model));
+  return [list, el("div", { class: "buttons" }, answers.length > PAGE ? [before, after] : [], save, place)];
 }
 
 function line(answer, interval, model, detail) {
@@ -166,21 +192,23 @@ function indexOfLargest(values) {
 }
 
 function download(answers, bands, model) {
-  const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const ends = model.classes.flatMap((name) => [`${name} low`, `${name} high`]);
   const { set, noise } = answers[0];
   const more = [...(noise.undecided === null ? [] : ["undecided"]), ...(set ? ["prediction set"] : [])];
-  const head = ["row", ...model.classes, ...ends, ...more].map(quoted);
-  const lines = answers.map(({ place, probabilities, set, noise }, index) =>
-    [
-      place,
-      ...probabilities,
-      ...(bands[index] ?? probabilities.map(() => ["", ""])).flat(),
-      ...(noise.undecided === null ? [] : [noise.undecided]),
-      ...(set ? [quoted(set.join("; "))] : []),
-    ].join(","),
-  );
-  const url = URL.createObjectURL(new Blob([[head.join(","), ...lines, ""].join("\n")], { type: "text/csv" }));
+  const lines = answers.map(({ place, probabilities, set, noise }, index) => [
+    place,
+    ...probabilities,
+    ...(bands[index] ?? probabilities.map(() => ["", ""])).flat(),
+    ...(noise.undecided === null ? [] : [noise.undecided]),
+    ...(set ? [set.join("; ")] : []),
+  ]);
+  saveCsv(["row", ...model.classes, ...ends, ...more], lines);
+}
+
+function saveCsv(head, rows) {
+  const quoted = (cell) => (/[",\n\r]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : cell);
+  const lines = [head, ...rows].map((cells) => cells.map(quoted).join(","));
+  const url = URL.createObjectURL(new Blob([[...lines, ""].join("\n")], { type: "text/csv" }));
   const link = el("a", { href: url, download: "answers.csv" });
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);

@@ -1,8 +1,8 @@
 // Asking: rows from fields, pasted text or a CSV file; the price; and only then the answer.
 
 import { requestName } from "./api.js";
-import { showAnswers } from "./answers.js";
-import { BadRows, checkedValue, columnsOf, exampleRow, expected, rowFrom } from "./columns.js";
+import { hasClasses, showAnswers, showNumbers } from "./answers.js";
+import { BadRows, checkedValue, columnsOf, exampleText, expected, rowFrom } from "./columns.js";
 import { announce, button, byId, el } from "./dom.js";
 import { counted, figure, whole } from "./format.js";
 import { refusalPanel } from "./refusal.js";
@@ -90,7 +90,7 @@ function fieldsInput(model) {
   const columns = columnsOf(model);
   const fields = columns.map(fieldFor);
   const fill = button(FILL, () => {
-    exampleRow(model).forEach((value, place) => (fields[place].value = String(value)));
+    columns.forEach((column, place) => (fields[place].value = exampleText(column)));
     fields[0].dispatchEvent(new Event("input", { bubbles: true }));
   }, { class: "quiet" });
   const part = (column, place) =>
@@ -161,11 +161,11 @@ function optionsFor(column, place) {
 function pasteInput(model) {
   const columns = columnsOf(model);
   const numbers = !model.feature_map.columns?.length;
-  const quoted = (value) => (/[",]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+  const quoted = (value) => (/[",]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   const area = el("textarea", { id: "pasted", spellcheck: "false", autocomplete: "off", "aria-describedby": "pasted-note" });
   const fill = button(FILL, () => {
     const head = numbers ? [] : [columns.map(({ name }) => quoted(name)).join(", ")];
-    area.value = [...head, exampleRow(model).map(quoted).join(", ")].join("\n");
+    area.value = [...head, columns.map(exampleText).map(quoted).join(", ")].join("\n");
     area.dispatchEvent(new Event("input", { bubbles: true }));
   }, { class: "quiet" });
   return {
@@ -297,7 +297,7 @@ async function payAll(context, batches, outcome, coverage = context.model.predic
   if (answered.length > 0) {
     const host = el("div", { class: "answers", id: "answers" });
     const answers = answersOf(answered);
-    showAnswers(host, answers, model);
+    (hasClasses(model) ? showAnswers : showNumbers)(host, answers, model);
     const receipts = answered.map((batch) => batch.answer.receipt);
     const again = (other) => {
       for (const batch of answered) batch.answer = null;
@@ -336,10 +336,11 @@ const percentOf = (share) => `${Math.round(share * 100)} %`;
 function answersOf(batches) {
   let place = 0;
   return batches.flatMap(({ answer: { predictions, noise, prediction_sets: sets }, instances }) =>
-    predictions.map((probabilities, index) => ({
+    predictions.map((answer, index) => ({
       place: (place += 1),
       row: instances[index],
-      probabilities,
+      answer, // by the names of the outputs, of a model without classes
+      probabilities: Array.isArray(answer) ? answer : null,
       set: sets?.classes[index] ?? null,
       noise: {
         on: noise.on,
@@ -369,8 +370,8 @@ function paid(receipts, isPaidOnce) {
 }
 
 function saidOf(answers, receipts, model) {
-  const [first] = answers;
-  const top = model.classes[first.probabilities.indexOf(Math.max(...first.probabilities))];
+  const [{ answer, probabilities }] = answers;
   const cost = `${receipts[0].currency} ${figure(receipts.reduce((total, receipt) => total + receipt.charged, 0))}`;
-  return answers.length === 1 ? `Answer: ${top}. Charged ${cost}.` : `${counted(answers.length, "answer")}. Charged ${cost}.`;
+  const said = probabilities ? model.classes[probabilities.indexOf(Math.max(...probabilities))] : Object.entries(answer).map(([name, value]) => `${name} ${[value].flat().map((each) => figure(each)).join(", ")}`).join("; ");
+  return answers.length === 1 ? `Answer: ${said}. Charged ${cost}.` : `${counted(answers.length, "answer")}. Charged ${cost}.`;
 }

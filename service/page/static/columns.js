@@ -169,6 +169,12 @@ export function exampleOf(column) {
   }
 }
 
+/** That value as a person writes it, with the column's decimal sign. */
+export function exampleText(column) {
+  const value = String(exampleOf(column));
+  return typeof exampleOf(column) === "number" ? value.replace(".", column.decimal ?? ".") : value;
+}
+
 export function exampleRow(model) {
   return columnsOf(model).map(exampleOf);
 }

@@ -283,7 +283,7 @@ def test_rows_are_read_as_people_write_them_and_what_cannot_be_asked_about_is_ne
 
 def test_a_csv_of_an_office_is_read_as_its_schema_says(start, tab, tmp_path):
     columns = (
-        NumberColumn(name="Größe", minimum=0, maximum=3000, decimal=",", group="."),
+        NumberColumn(name="Größe", minimum=0, maximum=3001, decimal=",", group="."),
         TimeColumn(
             name="Tag", kind="date", minimum="2020-01-01", maximum="2030-12-31", parts=("time",), pattern="%d.%m.%Y"
         ),
@@ -302,6 +302,13 @@ def test_a_csv_of_an_office_is_read_as_its_schema_says(start, tab, tmp_path):
     page.get_by_role("button", name="See the price").click()
     page.locator("#pay").click()
     expect(page.locator("#paid")).to_contain_text("for new rows2")
+    # The example that is filled in is written as the column is, in a field and as a pasted row.
+    for way, field in (("Fields", "#column-0"), ("Paste", "#pasted")):
+        page.get_by_role("radio", name=way).check()
+        page.get_by_role("button", name="Fill in an example").locator("visible=true").click()
+        expect(page.locator(field)).to_have_value(re.compile("1500,5"))
+        page.get_by_role("button", name="See the price").click()
+        expect(page.locator("#quote")).to_contain_text("rows1")
 
 
 def test_an_exhausted_budget_refuses_and_charges_nothing(service, tab, request):
