@@ -116,8 +116,11 @@ def check_names(columns: Sequence[str], names: Sequence[str]) -> None:
 def names_of(X: Any) -> list[str] | None:
     """Return the names of a data frame's columns; None for what has none.
 
-    Columns that are only numbered, as pandas numbers them, count as without names.
+    Columns that are only numbered, as pandas numbers them, count as without names. Raises ValueError for a query that
+    has not run.
     """
+    if hasattr(X, "collect") and not hasattr(X, "__arrow_c_stream__"):
+        raise ValueError("X is a query that has not run: give what X.collect() returns")
     columns = list(getattr(X, "column_names", getattr(X, "columns", ())))
     if all(isinstance(column, int | np.integer) for column in columns):
         return None

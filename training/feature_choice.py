@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dpserve.accounting.arrays import Floats, Singles
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.features import hog, rules
 from dpserve.training.features.crosses import MOST_BUCKETS, MOST_CELLS
@@ -119,7 +120,7 @@ class Features(OneOf):
     def _wrong(self, error: ValidationError) -> WrongOption:
         first = error.errors()[0]
         if not first["loc"]:  # the map as a whole, and not an option of it
-            return WrongOption("features", f"{self.word}: {first['msg'].removeprefix('Value error, ')}")
+            return WrongOption("features", f"{self.word}: {in_words(first)}")
         name = str(first["loc"][0])
         if name == "random_features":
             return WrongValue(name, f"must be even for {self.word}", value=first["input"])

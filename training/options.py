@@ -178,6 +178,14 @@ def _given(words: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in words.items() if value is not None and value != []}
 
 
+def _size(annotation: Any) -> int:
+    """Return how many values a tuple of an annotation has; 0 where that is not said."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is tuple:
+        return 0 if Ellipsis in parts else len(parts)
+    return max(map(_size, parts), default=0)
+
+
 def _types(annotation: Any) -> Iterator[Any]:
     """Yield the types that an annotation is made of, without None and its limits."""
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -301,5 +309,6 @@ def _requirement(field: FieldInfo, faults: set[str]) -> str:
     if types_ & {int, float} and any(fault.startswith(("int_", "float_")) for fault in faults):
         return f"must be a{'' if float in types_ else ' whole'} number"
     if faults & {"tuple_type", "list_type", "too_short", "too_long", "missing"}:
-        return "must be several values"
+        size = _size(field.annotation)
+        return f"must be {size} values" if size else "must be several values"
     return "must be true or false" if bool in types_ else "must be a word"

@@ -31,6 +31,7 @@ from dpserve.accounting.acts import (
     lacking,
 )
 from dpserve.accounting.budgets import Scope
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.ledger import ActRefused, Acts, Ledger, TooFewDisks, UnknownClient, UnknownGroup, UnknownLineage
 from dpserve.commands.command import Group
 from dpserve.commands.errors import CommandError
@@ -248,7 +249,7 @@ def _made(act: type[OwnerAct], given: Mapping[str, Any]) -> OwnerAct:
         refused = act.model_fields.get(wrong)
         is_argument = refused is not None and (refused.is_required() or wrong in act.about)
         hint = None if refused is None else wrong if is_argument else _flag(wrong, refused)
-        raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
+        raise typer.BadParameter(in_words(first), param_hint=hint) from None
 
 
 async def _do(act: OwnerAct, acts: Acts, lineage: str, *, yes: bool) -> None:

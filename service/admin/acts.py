@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from dpserve.accounting.acts import ACTS, OwnerAct
 from dpserve.accounting.explanation import AccountExplanation, explain_account
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.ledger import (
     ActRefused,
     Acts,
@@ -97,7 +98,7 @@ class ActOut(BaseModel):
     words: str
     """Its meaning, in one or two sentences."""
     warning: str = ""
-    """Of what is done, what the store's replicas lack, and how to go on; empty where that is nothing."""
+    """The part of what is done that the store's replicas lack, and how to go on; empty where that is nothing."""
     raises: bool
     """Whether more may be learnt about the records than before."""
     newest_act: int
@@ -144,7 +145,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
             # Not what was sent, which may be what somebody took for a field of a key.
             first = error.errors(include_input=False, include_url=False)[0]
             named = ".".join(map(str, first["loc"])) or "body"
-            raise _invalid(f"{named}: {first['msg'].lower()}") from None
+            raise _invalid(f"{named}: {in_words(first)}") from None
         finally:
             bodies.release(body)
         json.loads(body, object_pairs_hook=_fields_once)

@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.ledger import Ledger
 from dpserve.service.http.accounts import add_account_routes
 from dpserve.service.http.authentication import Authentication
@@ -203,7 +204,7 @@ def add_problem_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         named = ".".join(str(part) for part in first["loc"])
         problem = Problem(
-            ProblemType.INVALID_REQUEST, f"{named}: {first['msg'].lower()}", status=HTTPStatus.UNPROCESSABLE_ENTITY
+            ProblemType.INVALID_REQUEST, f"{named} {in_words(first)}", status=HTTPStatus.UNPROCESSABLE_ENTITY
         )
         return response_to(request.url.path, problem)
 

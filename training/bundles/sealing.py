@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.accounting.whole_files import write_new_folder
 from dpserve.mechanisms.randomness import NoiseKey
@@ -132,7 +133,7 @@ def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = N
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BundleError(f"{folder / CERTIFICATE_FILE} is not a certificate: {where}: {first['msg']}") from error
+        raise BundleError(f"{folder / CERTIFICATE_FILE} is not a certificate: {where} {in_words(first)}") from error
     certificate.verify()
     sealed = certificate.sealed()
     try:
@@ -318,8 +319,7 @@ def one_line(error: ValueError) -> str:
         return str(error)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "the certificate"
-    message = first["msg"]
-    return f"{where}: {message[:1].lower()}{message[1:]}, not {first['input']!r}"
+    return f"{where}: {in_words(first)}, not {first['input']!r}"
 
 
 def kind_of(folder: Path) -> str:

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
 from dpserve.training.fields import Several
@@ -76,7 +77,7 @@ def with_missing(columns: "Columns", given: Sequence[str] | Missing) -> "Columns
             described = column.model_dump(exclude={"if_missing"}) | {"required": False} | substitute
             made.append(type(column).model_validate(described))
         except ValidationError as error:
-            detail = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("for a missing value: ")
+            detail = in_words(error.errors()[0]).removeprefix("for a missing value: ")
             raise DataError(Message("{missing:{}={}}: {}", column.name, value, detail)) from None
     return tuple(made)
 

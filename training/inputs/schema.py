@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError, TrainingError
 from dpserve.training.inputs.columns import (
@@ -355,8 +356,7 @@ class _Field:
         except ValidationError as error:
             for each in error.errors():
                 where = ".".join(map(str, each["loc"]))
-                detail = each["msg"].removeprefix("Value error, ")
-                self._wrong(f"{where}: {detail[:1].lower()}{detail[1:]}" if where else detail)
+                self._wrong(f"{where} {in_words(each)}" if where and each["type"] != "value_error" else in_words(each))
             return None
 
     def _wrong(self, what: str) -> None:

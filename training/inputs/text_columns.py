@@ -94,7 +94,9 @@ class TextColumn(Column):
         return {"type": "string"}
 
     def parse(self, value: Any) -> str:
-        """Return a text that is not too long."""
+        """Return a text that is not too long; a whole number is its digits, as in a file without types."""
+        if type(value) is int:
+            value = str(value)
         if not isinstance(value, str):
             raise ValueRefused(f"{quoted(value)} is not a text")
         if len(value) > self.longest:

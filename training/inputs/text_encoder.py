@@ -30,6 +30,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.training.errors import BundleError, DataError, extra
 from dpserve.training.onnx_runtime import first_line, open_session
 from dpserve.training.regular_files import read_regular, sha256_of
@@ -208,7 +209,7 @@ def read_text_encoder(folder: Path, sha256: str | None = None) -> TextEncoder:
     try:
         encoder = TextEncoder(name, models[0], folder / "tokenizer.json", _pooling(folder), _tokens(folder))
     except ValidationError as error:
-        raise DataError(f"{folder}: {error.errors()[0]['msg']}") from error
+        raise DataError(f"{folder}: {in_words(error.errors()[0])}") from error
     if sha256 is not None and encoder.encoding.sha256 != sha256:
         raise DataError(f"the encoder in {folder} has the SHA-256 {encoder.encoding.sha256}, not {sha256}")
     # The same encoder may lie in several folders, and is called as the one that was asked for.

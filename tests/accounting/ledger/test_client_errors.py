@@ -15,7 +15,7 @@ from dpserve.accounting.ledger.store import Store
 pytestmark = pytest.mark.anyio
 
 TEXT = "1 127.0.0.1:1"
-"""What every class of errors takes: those of clusters read a place from it."""
+"""A text that every class of errors takes: those of clusters read a place from it."""
 ERRORS = [
     *{each for each in vars(redis.exceptions).values() if inspect.isclass(each) and issubclass(each, RedisError)},
     OSError,

@@ -223,7 +223,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(several):
         ({"born": "28.2.1987"}, "'born': '28.2.1987' is no date, as 2026-01-31 is"),
         ({"born": "1899-12-31"}, "'born': '1899-12-31' is below the declared bound 1900-01-01"),
         ({"born": 3}, "'born': 3 is no date"),
-        ({"note": 3}, "'note': 3 is not a text"),
+        ({"note": 3.5}, "'note': 3.5 is not a text"),
         ({"note": "x" * 100_001}, "'note': a text of 100,001 characters is longer than 100,000"),
         ({"agee": 3}, "row 1, column 'agee' is unknown; the model takes age, pay"),
     ],

@@ -114,7 +114,7 @@ def test_a_schema_of_the_label_alone_is_refused():
         ({"name": "a", "type": "number"}, "needs constraints.minimum and constraints.maximum: public bounds"),
         ({"name": "a", "type": "number", "constraints": {"minimum": 0}}, "needs constraints.maximum"),
         ({"name": "a", "type": "number", "constraints": {"minimum": 1, "maximum": 0}}, "must be finite and in order"),
-        ({"name": "a", "type": "number", "constraints": {"minimum": "x", "maximum": 0}}, "minimum: input should be"),
+        ({"name": "a", "type": "number", "constraints": {"minimum": "x", "maximum": 0}}, "minimum must be a number"),
         ({"name": "a", "type": "string"}, "needs constraints.enum with its levels, or"),
         ({"name": "a", "type": "string"}, "take its field out, and name the column with `unit`, `id` or `ignore`"),
         ({"name": "a", "type": "string", "constraints": {"enum": []}}, "enum must list the levels"),
@@ -122,7 +122,7 @@ def test_a_schema_of_the_label_alone_is_refused():
         ({"name": "a", "type": "string", "constraints": {"enum": [["x"]]}}, "enum must list texts or numbers"),
         ({"name": "a", "type": "string", "constraints": {"enum": ["x"]}, "categories": ["x"]}, "take one of them"),
         ({"name": "a", "type": "string", "text": {"buckts": 3}}, "text is an object with buckets, of and lengths"),
-        ({"name": "a", "type": "string", "text": {"buckets": 0}}, "buckets: input should be"),
+        ({"name": "a", "type": "string", "text": {"buckets": 0}}, "buckets must be at least 2"),
         ({"name": "a", "type": "string", "text": {"lengths": [3, 1]}}, "lengths must lie between"),
         ({"name": "a", "type": "boolean", "constraints": {"enum": [True]}}, "leave it out of a boolean"),
         ({"name": "a", "type": "date", "constraints": {"minimum": "1.1.", "maximum": "2020-01-01"}}, "is no date"),
@@ -132,7 +132,7 @@ def test_a_schema_of_the_label_alone_is_refused():
         (AGE | {"format": "any"}, "a format belongs to a date"),
         (AGE | {"constraints": {"pattern": "x"}}, "the constraint 'pattern' is not checked here"),
         (AGE | {"missingValues": "NA"}, "missingValues must be a list of texts"),
-        (LABEL | {"unknownLevels": "guess"}, "unknown: input should be 'refuse' or 'coordinate'"),
+        (LABEL | {"unknownLevels": "guess"}, "unknown must be one of 'refuse' or 'coordinate'"),
     ],
 )
 def test_a_field_that_declares_too_little_or_nonsense_is_refused(field, said):

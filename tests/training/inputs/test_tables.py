@@ -227,7 +227,7 @@ def test_all_columns_that_do_not_fit_are_named_at_once_with_their_lines_and_what
         ("age", pa.array([[1]]), "column 'age': holds list"),
         ("pay", pa.array([float("nan")]), "column 'pay': a value is required"),
         ("born", pa.array([3]), "column 'born': 3 is no date"),
-        ("note", pa.array([3]), "column 'note': 3 is not a text"),
+        ("note", pa.array([3.5]), "column 'note': 3.5 is not a text"),
         ("ok", pa.array([2]), "column 'ok': 2 is not one of 0, 1"),
     ],
 )

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from dpserve.accounting import gaussian_envelope
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.faults_in_words import in_words
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.certificate import Declared
 from dpserve.training.errors import TrainingError
@@ -85,7 +86,7 @@ def certify(
     except ValidationError as error:
         first = error.errors()[0]
         where = str(first["loc"][0]).replace("_", " ") if first["loc"] else "the choices"
-        raise TrainingError(f"{where}: {first['msg'].lower()}") from error
+        raise TrainingError(f"{where} {in_words(first)}") from error
     except ValueError as error:
         raise TrainingError(str(error)) from error
     return certificate
