@@ -156,15 +156,23 @@ class NoBudget(LedgerRefusal):
 class OtherBudget(LedgerRefusal):
     """A lineage has another budget than the one that is given: only its owner changes it. Nothing was changed."""
 
-    def __init__(self, lineage: str) -> None:
-        """Say what there is to be done."""
-        super().__init__(
-            Message(
+    def __init__(self, lineage: str, accepts: str = "", asked: str = "") -> None:
+        """Say what there is to be done. accepts, asked: which charges it pays for and is to pay for, if they differ."""
+        if accepts != asked:
+            text = Message(
+                "the lineage {} pays for {!r} charges, and this is for {!r} ones: choose a mechanism that it pays for, "
+                "or give it another budget with 'dpserve lineage set-budget'",
+                lineage,
+                accepts,
+                asked,
+            )
+        else:
+            text = Message(
                 "the lineage {} has another budget already; leave {lineage_budget} out, or change it with 'dpserve "
                 "lineage set-budget'",
                 lineage,
             )
-        )
+        super().__init__(text)
 
 
 class NotPaidFor(LedgerRefusal):

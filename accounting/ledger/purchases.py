@@ -323,5 +323,5 @@ def _scope(block: str) -> Scope:
 def _check_budget(purchase: Purchase, budget: Budget | None) -> None:
     """Raise OtherBudget where one is given and the lineage has another: buying changes none."""
     given = purchase.payers.get(UNNAMED)
-    if given is not None and budget not in (None, given):
-        raise OtherBudget(purchase.lineage)
+    if given is not None and budget is not None and budget != given:
+        raise OtherBudget(purchase.lineage, budget.accepts, given.accepts)

@@ -224,9 +224,11 @@ def _print_account(console: Console, account: AccountExplanation) -> None:
 
 def _print_explanation(console: Console, explained: Explanation, about: str) -> None:
     table = Table("analysis", f"epsilon at delta = {explained.delta:g}", "prices", "how")
+    least = min(each.epsilon for each in explained.analyses if each.epsilon is not None)
+    holds = "tightest" if explained.epsilon <= least else "tightest of those whose prices may adapt"
     for analysis in explained.analyses:
         epsilon = "does not apply" if analysis.epsilon is None else f"{analysis.epsilon:.4g}"
-        mark = "  <- tightest" if analysis.name == explained.tightest else ""
+        mark = f"  <- {holds}" if analysis.name == explained.tightest else ""
         prices = "may adapt" if analysis.holds_for_adaptive_prices else "fixed"
         table.add_row(analysis.name, epsilon + mark, prices, analysis.method)
     console.print(table, highlight=False)

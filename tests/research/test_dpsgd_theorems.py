@@ -41,7 +41,7 @@ def test_erlingssons_advanced_column(noise: float, printed: float, tolerance: fl
     [(136.67, 0.05, 0.01), (13.76, 0.5, 0.002), (6.99, 1, 0.002), (1.06, 10, 0.001), (0.44, 100, 0.08)],
 )
 def test_erlingssons_rdp_column(noise: float, printed: float, tolerance: float) -> None:
-    """The last entry, 100, is a target: the least multiplier that rounds to 0.44 gives 107."""
+    """The last entry, 100, is a target: the greatest multiplier that rounds to 0.44 gives 107."""
     assert reproduced(dpsgd_theorems.moments_epsilon, noise, printed, tolerance)
 
 

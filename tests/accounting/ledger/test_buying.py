@@ -112,6 +112,16 @@ async def test_an_open_lineage_stays_as_it_is(
         assert dump(store_url, lineage) == before
 
 
+async def test_a_budget_for_other_charges_is_refused_with_both_kinds(ledger: Ledger, lineage: str) -> None:
+    """To leave the budget out would not help: the lineage does not pay for such charges."""
+    await buy(ledger, [purchase(lineage, "a")], by="ann")
+    with pytest.raises(OtherBudget) as refused:
+        await buy(ledger, [purchase(lineage, "b", payers={"": replace(BUDGET, accepts="any")})], by="ann")
+    assert "'gaussian'" in str(refused.value)
+    assert "'any'" in str(refused.value)
+    assert "lineage_budget" not in str(refused.value)
+
+
 async def test_purchases_of_one_lineage_are_one_act_and_must_agree(ledger: Ledger, lineage: str) -> None:
     """The budget that opens a block may be any one's; the lineage's own, and its unit, are the same for all."""
     alone = [purchase(lineage, "a", payers={"": None}), purchase(lineage, "b")]

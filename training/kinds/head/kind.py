@@ -1,5 +1,6 @@
 """The certified head: a linear model on public features, each of whose answers gets noise and is paid for."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -136,15 +137,24 @@ class HeadKind(MeteredKind):
 
     def figures(self, certificate: Certificate) -> Figures:
         """Return the objective, the features, and the sensitivity with all that it follows from."""
+        bound = certificate.feature_norm_bound
+        moved = certificate.logit_sensitivity_per_norm * bound
         return [
             ("objective", certificate.objective),
             *features_figures(certificate),
             ("classes", f"{len(certificate.classes)}: " + shortened(", ".join(certificate.classes))),
-            ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
+            ("feature norm bound R", f"{bound:g}"),
             ("Lambda", f"{certificate.strong_convexity:g}"),
             ("tolerance tau", f"{certificate.tolerance:g}"),
             ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
+            *(
+                [("Lipschitz constant of a record's loss, sqrt(2) R", f"{math.sqrt(2) * bound:.6g}")]
+                if certificate.convexified is None
+                else []
+            ),
             ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
+            ("logits of a row move by at most", f"{moved:.6g}"),
+            ("log-odds of a class move by at most", f"{math.sqrt(2) * moved:.6g}"),
             *convexified_figures(certificate.convexified),
         ]
 
