@@ -131,7 +131,7 @@ def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = N
     try:
         certificate = kind.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not a certificate: {where} {in_words(first)}") from error
     certificate.verify()
