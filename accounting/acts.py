@@ -583,15 +583,19 @@ def _named(account: ClientAccount, key: str) -> ApiKey:
 
 
 async def _too_small(ledger: Ledger, lineage: str, budget: Budget, spent: int = 0) -> str:
-    """Say that a budget can never buy anything that its lineage has paid for so far; nothing where it can."""
-    blocks = await ledger.all_blocks(lineage)
-    prices = [budget.currency.price(cost) for block in blocks for cost in block.tally]
-    least = min((price for price in prices if price), default=0)
-    if budget.limit - spent >= least:
+    """Say that a budget buys nothing at the newest price that its lineage paid, as of what is served now.
+
+    What it paid before may be of models that nobody serves any more. Empty where the budget buys something, and where
+    nothing was paid for yet.
+    """
+    newest = (await ledger.lineage(lineage)).newest_receipt
+    receipts = await ledger.receipts(lineage, after=newest - 1, count=1) if newest else []
+    price = max((budget.currency.price(receipt.cost) or 0 for receipt in receipts), default=0)
+    if budget.limit - spent >= price:
         return ""
     return (
-        f"This account can never pay for anything that the lineage {lineage} has paid for so far: the least "
-        f"of it costs {budget.words(least)}."
+        f"This account cannot pay for what the lineage {lineage} paid for last, which costs {budget.words(price)}: "
+        "unless something cheaper is served, it is refused whatever it asks."
     )
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import RAISED_AFTER_ANSWERS, ActRefused, Ledger, UnknownGroup
+from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.commands.accounts import clients, groups
 from dpserve.commands.command import with_options
 from dpserve.commands.explaining import explain
@@ -160,3 +161,23 @@ def test_the_explanation_says_whom_each_account_bounds_together(folder: Path) ->
     assert "Members of its group 'team' who share what they learn are bounded together" in words("--client", "ann")
     assert "That is all members of the group 'team' together" in words("--group", "team")
     assert "That is all clients and groups together" in words("--lineage", "records")
+
+
+def test_a_budget_that_buys_nothing_at_the_newest_price_is_warned_of(folder: Path) -> None:
+    """A cheaper model that was served once is served no more."""
+
+    def warned(name: str, rho: float) -> bool:
+        added = _clients(folder, "add", name, "--rho", str(rho), "--delta", "1e-5")
+        assert added.exit_code == 0
+        return "Warning" in added.stderr
+
+    async def asked(row: str, mu: float) -> None:
+        async with Ledger.open(folder) as ledger:
+            await ledger.charge(asking("records", "ann", row, cost=Cost((GaussianLoss(mu),))))
+
+    assert not warned("ann", 0.3)
+    asyncio.run(asked("a row", 0.1))
+    assert not warned("bob", 0.006)
+    asyncio.run(asked("another row", 0.2))
+    assert warned("cy", 0.006)
+    assert not warned("dee", 0.021)
