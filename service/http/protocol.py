@@ -4,7 +4,8 @@ Promises: a request's headers are those of its head. A field behind a chunked bo
 is never one of them, whether it comes in the same packet or later. Nothing that a client sends without end is gathered:
 httptools joins the parts of a field as they come, in time that grows with the square of its length. A connection has
 few requests that are not answered: uvicorn queues all that one read brings, and a queued one takes a hundred times its
-bytes. The head of an answer waits for the first part of its body, so that both take one call of the system and one
+bytes. A head comes within SECONDS_FOR_HEAD, or its connection is closed: uvicorn waits for ever for the rest of one.
+The head of an answer waits for the first part of its body, so that both take one call of the system and one
 packet: uvicorn writes them one after the other, and uvloop sends each at once.
 
 The class is derived from uvicorn's, for uvicorn has no option that bounds a head which httptools reads:
@@ -31,6 +32,8 @@ LONGEST_HEAD = 64 * 1024
 _PIECE = 16 * 1024
 """Bytes that are read at a time: a head in one packet is not much longer than one in several before it is refused."""
 _AROUND_FIELD = len(": \r\n")
+SECONDS_FOR_HEAD = 30.0
+"""Seconds for which a connection may have nothing to answer and a head that is not complete."""
 FULL = "there are as many connections as this worker may have; nothing was charged: ask again later"
 MOST_UNANSWERED = 16
 """Requests of one connection that are begun and not answered."""
@@ -97,11 +100,14 @@ class BoundedHttp(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._most_connections, self.limit_concurrency = self.limit_concurrency, None
         self._unanswered: deque[RequestResponseCycle] = deque()
+        self._late: asyncio.TimerHandle | None = None
+        """Closes a connection whose head does not come."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to read. Answers are written through `_JoinedWrites`."""
         self._writes = _JoinedWrites(transport)
         super().connection_made(cast(asyncio.Transport, self._writes))
+        self._expect_head()
 
     def data_received(self, data: bytes) -> None:
         """Read on, a piece after the other. Refuse what goes on for too long without becoming a head or a body."""
@@ -114,6 +120,22 @@ class BoundedHttp(HttpToolsProtocol):
             if self._ungathered > LONGEST_HEAD:
                 self.send_400_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE.phrase)
                 return
+        if self._late is None and not self._unanswered:
+            self._expect_head()
+
+    def _expect_head(self) -> None:
+        """Close the connection unless a head is complete in time."""
+        self._late = self.loop.call_later(SECONDS_FOR_HEAD, self._end_late)
+
+    def _end_late(self) -> None:
+        self._late = None
+        if not self._unanswered:  # or the last answer begins to wait for the next request
+            self.transport.close()
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def on_headers_complete(self) -> None:
         """Answer what this head asks. Close a connection with too many requests: their answers are not kept."""
@@ -125,6 +147,7 @@ class BoundedHttp(HttpToolsProtocol):
         if len(self.url) + _AROUND_FIELD + fields > LONGEST_HEAD:
             raise _HeadTooLong
         self._ungathered = 0
+        self._stop_waiting()
         before, app = self.cycle, self.app
         if self._most_connections is not None and len(self.connections) > self._most_connections:
             self.app = _refuse
@@ -144,6 +167,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request. uvicorn tells the last, and the one being answered then fails at writing."""
+        self._stop_waiting()
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()

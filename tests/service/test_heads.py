@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dpserve.service.http import protocol
 from dpserve.service.http.protocol import LONGEST_HEAD, MOST_UNANSWERED
 
 from .test_http import PRICE
@@ -198,3 +199,27 @@ def test_an_answer_without_a_body_is_sent_where_the_connection_closes_behind_it(
     with Connection(running.url) as connection:
         connection.send(b"HEAD /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert connection._file.read().startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n", b"POST /predict HT", b"POST /predict HTTP/1.1\r\nHost: x\r\nX-"])
+@pytest.mark.parametrize("before", [False, True], ids=["first", "after an answer"])
+def test_a_head_that_does_not_come_is_waited_for_no_longer(running, request, monkeypatch, begun, before):
+    monkeypatch.setattr(protocol, "SECONDS_FOR_HEAD", 0.2)
+    with Connection(running.url) as connection:
+        if before:
+            connection.send(post("", b"Content-Length: 2"), b"{}")
+            assert connection.answer()[0] == 401
+        connection.send(begun)
+        assert connection.ended()
+
+
+def test_a_connection_that_waits_for_its_answer_is_not_closed_for_its_next_head(running, request, monkeypatch):
+    """The body of the first comes after the time for a head is over; the second's head never does."""
+    key = running.add_client(request.node.name)
+    monkeypatch.setattr(protocol, "SECONDS_FOR_HEAD", 0.2)
+    with Connection(running.url) as connection, Connection(running.url) as other:
+        connection.send(post(key, b"Content-Length: %d" % len(BODY)), BODY[:5])
+        assert other.ended()  # so the time is over
+        connection.send(BODY[5:], b"POST /predict HT")
+        assert connection.answer()[0] == 200
+        assert connection.ended()
