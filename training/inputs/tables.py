@@ -19,6 +19,7 @@ import pyarrow.parquet as pa_parquet
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError, extra
 from dpserve.training.inputs.csv_files import LONGEST_HEADER, CsvFile
+from dpserve.training.inputs.sheet_bounds import check_sheets
 from dpserve.training.inputs.table_parts import Batch, Table, TablePart, check_distinct, one_line, reading
 
 __all__ = ["Batch", "Table"]
@@ -28,7 +29,7 @@ _BATCH = 2**14
 _BUFFER = 2**18
 """Bytes of each column of a Parquet file that are read at once."""
 _TEXT_FILES = {".csv", ".tsv"}
-_SPREADSHEETS = {".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"}
+_SPREADSHEETS = {".xlsx", ".xlsm", ".xls", ".ods"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4", ".br"}
 
@@ -133,6 +134,10 @@ class _Sheet(TablePart):
             from python_calamine import CalamineError, CalamineWorkbook
         with files.open_input_file(path) as opened:
             content = opened.read()
+        try:
+            check_sheets(content)
+        except ValueError as error:
+            raise DataError(f"{name}: {error}") from None
         try:
             book = CalamineWorkbook.from_filelike(io.BytesIO(content))
             names = book.sheet_names
