@@ -19,8 +19,8 @@ _WORDS = {
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must follow the pattern {pattern}",
     "json_invalid": "must be JSON",
-    "union_tag_invalid": "must be one of {expected_tags}",
-    "union_tag_not_found": "must say of which kind it is",
+    "union_tag_invalid": "must have as {discriminator} one of {expected_tags}",
+    "union_tag_not_found": "must have the field {discriminator}",
 }
 _KINDS = {
     "float": "a number",

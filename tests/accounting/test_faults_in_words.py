@@ -11,7 +11,7 @@ from dpserve.accounting.faults_in_words import in_words
 
 PARTS = ("accounting", "audit", "dpserve", "service", "training")
 CONTEXT = dict.fromkeys(("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length"), 7)
-CONTEXT |= dict.fromkeys(("expected", "expected_tags", "pattern"), "'a' or 'b'")
+CONTEXT |= dict.fromkeys(("expected", "expected_tags", "pattern", "discriminator"), "'a' or 'b'")
 """What errors of pydantic have beside their type, as far as the words take it."""
 
 
