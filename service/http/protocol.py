@@ -132,11 +132,6 @@ class BoundedHttp(HttpToolsProtocol):
         if not self._unanswered:  # or the last answer begins to wait for the next request
             self.transport.close()
 
-    def _stop_waiting(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
     def on_headers_complete(self) -> None:
         """Answer what this head asks. Close a connection with too many requests: their answers are not kept."""
         if len(self._unanswered) >= MOST_UNANSWERED:
@@ -147,7 +142,9 @@ class BoundedHttp(HttpToolsProtocol):
         if len(self.url) + _AROUND_FIELD + fields > LONGEST_HEAD:
             raise _HeadTooLong
         self._ungathered = 0
-        self._stop_waiting()
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         before, app = self.cycle, self.app
         if self._most_connections is not None and len(self.connections) > self._most_connections:
             self.app = _refuse
@@ -167,7 +164,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request. uvicorn tells the last, and the one being answered then fails at writing."""
-        self._stop_waiting()
+        if self._late is not None:
+            self._late.cancel()
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()

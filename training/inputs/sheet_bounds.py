@@ -1,4 +1,4 @@
-"""How far apart the cells of a spreadsheet lie, looked at before it is laid out.
+"""The rectangle that the cells of a spreadsheet lie in, looked at before it is laid out.
 
 A reader lays a sheet out as a rectangle: a file of a kilobyte that names the last cell of a thousand rows would take
 gigabytes, and end the process. So its XML is read once before, by the parser of the standard library, in memory that
