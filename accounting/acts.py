@@ -10,7 +10,7 @@ and in which unit a time is. A JSON Schema of an act says the same: `x-names`, `
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -308,12 +308,12 @@ class _OfKeys(_OfClient):
     ] = False
 
     def elsewhere(
-        self, others: Iterable[str], do: Callable[..., Awaitable[object]]
+        self, others: Sequence[str], do: Callable[..., Awaitable[object]]
     ) -> dict[str, Callable[[Acts], Awaitable[object]]]:
         """Return the act in other lineages, unless it is to be done here alone. do: takes who acts, and the lineage."""
         return {} if self.here_alone else {other: partial(do, lineage=other) for other in others}
 
-    def places(self, lineage: str, others: Iterable[str], kept: str) -> str:
+    def places(self, lineage: str, others: Sequence[str], kept: str) -> str:
         """Say in which lineages the act is done; if here alone, that what is `kept` elsewhere goes on."""
         if not others:
             return ""
@@ -456,7 +456,7 @@ class Revoke(_OfKeys):
     urgent = True
 
     async def _plan(self, acts: Acts, lineage: str) -> Plan:
-        others: Mapping[str, ClientAccount] = {}
+        others: list[str] = []
         with suppress(LedgerDamaged, UnknownClient):  # the right ends also where the account is damaged
             others = await keys_elsewhere(acts.ledger, lineage, self.client)
         places = self.places(lineage, others, "its keys go on")
@@ -506,7 +506,7 @@ class RotateKey(_OfKeys, _Keyed):
         former = None if self.key is None else _named(account, self.key)
         secret, new = self.new_key(SCOPES if former is None else former.scopes)
         replaced = None if former is None else former.digest
-        others = _with_key(await keys_elsewhere(acts.ledger, lineage, self.client), former)
+        others = await keys_elsewhere(acts.ledger, lineage, self.client, former)
         places = self.places(lineage, others, "what it has goes on")
         ending = "its former keys are" if former is None else f"its key {former.id} is"
         when = f"in {self.overlap_seconds} seconds" if self.overlap_seconds else "from now on"
@@ -528,7 +528,7 @@ class RemoveKey(_OfKeys):
 
     async def _plan(self, acts: Acts, lineage: str) -> Plan:
         key = _named(await acts.ledger.client(lineage, self.client), self.key)
-        others = _with_key(await keys_elsewhere(acts.ledger, lineage, self.client), key)
+        others = await keys_elsewhere(acts.ledger, lineage, self.client, key)
         places = self.places(lineage, others, "it goes on")
         words = f"The API key {key.id} of {self.client} is refused at once{places}; its others stay valid."
         remove = partial(Acts.remove_key, client=self.client, digest=key.digest)
@@ -549,28 +549,19 @@ ACTS: tuple[type[OwnerAct], ...] = (
 )
 
 
-async def keys_elsewhere(ledger: Ledger, lineage: str, client: str) -> dict[str, ClientAccount]:
-    """Return a client's accounts in other lineages where it has a key that it has in this one, by lineage.
+async def keys_elsewhere(ledger: Ledger, lineage: str, client: str, key: ApiKey | None = None) -> list[str]:
+    """Return the other lineages where a client has this key; by default, where it has any that it has in this one.
 
     Lineages that cannot be read are left out. Raises UnknownClient.
     """
-    here = {each.digest for each in (await ledger.client(lineage, client)).api_keys}
-    found = {}
+    keys = (await ledger.client(lineage, client)).api_keys if key is None else (key,)
+    digests, found = {each.digest for each in keys}, []
     for other in await ledger.lineage_names():
         with suppress(LedgerError):
             account = await ledger.client(other, client)
-            if other != lineage and not account.revoked and here & {each.digest for each in account.api_keys}:
-                found[other] = account
+            if other != lineage and not account.revoked and digests & {each.digest for each in account.api_keys}:
+                found.append(other)
     return found
-
-
-def _with_key(accounts: Mapping[str, ClientAccount], key: ApiKey | None) -> list[str]:
-    """Return the lineages whose account has a key; all of them for none."""
-    return [
-        lineage
-        for lineage, account in accounts.items()
-        if key is None or key.digest in {each.digest for each in account.api_keys}
-    ]
 
 
 def _named(account: ClientAccount, key: str) -> ApiKey:

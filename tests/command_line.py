@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -121,10 +122,18 @@ def _be_the_service(
     words: list[str], folder: Path, environment: dict[str, str], stdout: Connection, stderr: Connection
 ) -> None:
     """Be the process of one service, whose output is read while it runs."""
+    keep_descriptors()
     for number, stream in ((1, stdout), (2, stderr)):
         os.dup2(stream.fileno(), number)
         stream.close()
     _be_dpserve(words, folder, environment)
+
+
+def keep_descriptors() -> None:
+    """Give none of this process's descriptors on: a store that outlives it would keep what it says open."""
+    for number in (int(each.name) for each in Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # the one that listed them
+            os.set_inheritable(number, False)
 
 
 def _be_the_command(words: list[str], folder: Path, environment: dict[str, str], streams: Path) -> None:

@@ -17,12 +17,16 @@ from redis.asyncio import ConnectionPool, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError
 
 _log = logging.getLogger("dpserve")
 
-ERRORS = (RedisError, OSError, RuntimeError)
-"""All that a call of the client's may raise. By a RuntimeError uvloop tells that a connection was closed meanwhile."""
+LOST = (LostConnection, OSError, RuntimeError, AttributeError)
+"""Errors of a connection. By a RuntimeError uvloop tells that one was closed since it was taken; by an AttributeError
+asyncio does, of Python 3.12 before it was mended there."""
+ERRORS = (RedisError, *LOST)
+"""All that a call of the client's may raise."""
 
 _PLAIN = ("redis", "redis+sentinel")
 _TLS = ("rediss", "rediss+sentinel")

@@ -24,7 +24,7 @@ import redis.exceptions as refused
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
-from dpserve.accounting.ledger.connections import ERRORS, address, connections_to, has_sentinels
+from dpserve.accounting.ledger.connections import ERRORS, LOST, address, connections_to, has_sentinels
 from dpserve.accounting.ledger.errors import (
     LedgerDamaged,
     LedgerError,
@@ -65,10 +65,7 @@ _OURS = "DPSERVE"
 _NONCE_BYTES = 8
 _TRIES = 4
 _PAUSE = 0.1
-_LOST = (refused.ConnectionError, OSError, RuntimeError, AttributeError)
-"""Errors of a connection. By a RuntimeError uvloop tells that one was closed since it was taken; by an AttributeError
-asyncio does, of Python 3.12 before it was mended there."""
-_PASSING = (*_LOST, refused.BusyLoadingError)
+_PASSING = (*LOST, refused.BusyLoadingError)
 """Errors that may pass in a moment: a server starts, or starts again."""
 
 _REWRITING = (
@@ -372,7 +369,7 @@ class Store:
         try:
             async with asyncio.timeout(self.deadline):
                 return await work
-        except (refused.ReadOnlyError, refused.MovedError, *_LOST) as error:
+        except (refused.ReadOnlyError, refused.MovedError, *LOST) as error:
             # The store that answers next may be another one: nothing that was looked at before is relied on.
             self._looked.clear()
             await self._connections.renew()  # another server may be the primary now

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpserve.accounting.ledger import Ledger
-from tests.faults.servers import StoreServer
+from tests.faults.servers import StoreServer, workers
 
 BUDGET = "--rho", 1, "--delta", 1e-6
 ONE_EACH = 16
@@ -117,13 +117,13 @@ def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop
     words = ("--port", 0, *BUDGET, "--price", "rho:0.001", "--workers", 2)
     process, address, _ = run.start_and_read(bundle, *words)
     try:
-        until(lambda: len(workers_of(process)) == 2)
-        before = workers_of(process)
+        until(lambda: len(workers(process.pid)) == 2)
+        before = workers(process.pid)
         store.stop()
-        gone = workers_of(process)[0]
+        gone = workers(process.pid)[0]
         os.kill(gone, signal.SIGKILL)
         # The one in its place ends after a while, and so do those in its own place: any of them will do.
-        until(lambda: any(catches_signals(each) for each in set(workers_of(process)) - set(before)))
+        until(lambda: any(catches_signals(each) for each in set(workers(process.pid)) - set(before)))
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 0
@@ -132,12 +132,6 @@ def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop
         store.go_on()
         process.kill()
         process.communicate()
-
-
-def workers_of(process):
-    """Return the processes that a service started to answer."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(child) for child in children if "spawn_main" in content_of(child, "cmdline")]
 
 
 def catches_signals(pid):

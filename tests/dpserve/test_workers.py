@@ -18,22 +18,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dpserve.accounting.ledger import Ledger
+from tests.faults.servers import command_of, workers
 
 BUDGET = "--rho", 10, "--delta", 1e-6
 PRICE = 0.001
-
-
-def workers(pid):
-    """The processes that answer, of those that a service started; its store is another one."""
-    started = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [each for each in started if "spawn_main" in _command_of(each)]
-
-
-def _command_of(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def inode_of(port, peer):
@@ -212,7 +200,7 @@ def test_workers_end_when_the_process_that_started_them_is_killed(served):
     service = served()
     answering = workers(service.process.pid)
     service.process.kill()
-    when(lambda: not any("spawn_main" in _command_of(pid) for pid in answering))
+    when(lambda: not any("spawn_main" in command_of(pid) for pid in answering))
     service.process.communicate()
 
 
@@ -228,9 +216,9 @@ with start_service(Path(sys.argv[1]), Path.cwd(), ["--rho", "1", "--delta", "1e-
     words = [sys.executable, "-c", program, str(bundle)]
     with subprocess.Popen(words, cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True) as command:
         pid = int(command.stdout.readline())
-        assert "serve" in _command_of(pid)
+        assert "serve" in command_of(pid)
         command.kill()
-        when(lambda: "serve" not in _command_of(pid))
+        when(lambda: "serve" not in command_of(pid))
 
 
 def test_what_cannot_be_is_said_once_and_before_anything_is_answered(run, bundle):

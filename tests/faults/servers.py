@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
@@ -18,7 +18,7 @@ import redis
 
 from dpserve.accounting.ledger.embedded import server_binary
 from dpserve.accounting.ledger.store import LEAST_VERSION
-from tests.command_line import FORKING, Service, ran
+from tests.command_line import FORKING, Service, keep_descriptors, ran
 
 _PYTHON = (sys.executable, "-u", "-m", "dpserve")
 _SERVE = ("serve", "--port", "0")
@@ -137,9 +137,7 @@ def _be_a_service(
     """Be the process of one service, which dies at a step where `fault` names one."""
     os.environ.clear()
     os.environ.update(environment)
-    for number in (int(each.name) for each in Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):  # the one that listed them
-            os.set_inheritable(number, False)  # or a store that outlives this process keeps what it says open
+    keep_descriptors()
     os.dup2(said.fileno(), 1)
     with log.open("a") as file:
         os.dup2(file.fileno(), 2)
@@ -161,10 +159,10 @@ def children(pid: int) -> list[int]:
 
 def workers(pid: int) -> list[int]:
     """Return the processes that answer: those that the supervisor started to."""
-    return [each for each in children(pid) if "spawn_main" in _command_of(each)]
+    return [each for each in children(pid) if "spawn_main" in command_of(each)]
 
 
-def _command_of(pid: int) -> str:
+def command_of(pid: int) -> str:
     """Return a process's command line, empty for one that has just ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
