@@ -86,16 +86,23 @@ class Fronts:
         with suppress(OSError):  # no TLS, no certificate, or no store
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, client, ssl=tls)
             writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            self._connections.add(writer)
             try:
-                theirs, to_them = await asyncio.open_connection("127.0.0.1", store_port)
-            except OSError:
-                writer.close()
-                raise
-            if tls:
-                self.encrypted.append(store_port)
-                self._connections.add(writer)
+                await self._relay_to(store_port, reader, writer, encrypted=tls is not None)
+            finally:
+                self._connections.discard(writer)
+                writer.transport.abort()
+
+    async def _relay_to(
+        self, store_port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, encrypted: bool
+    ) -> None:
+        theirs, to_them = await asyncio.open_connection("127.0.0.1", store_port)
+        if encrypted:
+            self.encrypted.append(store_port)
+        try:
             await asyncio.gather(_copy(reader, to_them), _copy(theirs, writer))
-            self._connections.discard(writer)
+        finally:
+            to_them.transport.abort()
 
     def run(self) -> None:
         """Relay until the loop is stopped."""
@@ -104,6 +111,7 @@ class Fronts:
             for task in tasks:
                 task.cancel()
             self._loop.run_until_complete(asyncio.wait(tasks))
+        self._loop.run_until_complete(asyncio.sleep(0))  # the turn in which what was aborted is closed
         self._loop.close()
 
     def stop(self) -> None:
