@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
-# More than there are processors: a test waits for stores and services as long as it computes.
+# More workers than there are processors: a test waits for stores and services as long as it computes. Each begins with tests that
+# lie together, and share what is dear; who has ended takes from the others, so that none is long at work alone.
 TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 
 
@@ -31,15 +32,15 @@ test: $(TESTS)
 	@$(MAKE) --no-print-directory -j2 lint tests
 
 tests: $(TESTS)
-	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow and not research"
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not slow and not research"
 
 # The tests of research/, which is not installed.
 test-research: $(TESTS)
-	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "research and not slow"
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) --dist worksteal -m "research and not slow"
 
 # The seconds of each folder and fixture, and the slowest tests.
 test-times: $(TESTS)
-	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow and not research" -p tests.times
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not slow and not research" -p tests.times
 
 # The tests with the lowest versions that pyproject.toml allows.
 test-lowest:
@@ -60,7 +61,7 @@ test-all: lint
 
 test-whole: $(TESTS)
 	@$(BIN)/dpserve demo
-	@DPSERVE_FAULTS=full $(BIN)/pytest -q -n $(TEST_WORKERS)
+	@DPSERVE_FAULTS=full $(BIN)/pytest -q -n $(TEST_WORKERS) --dist worksteal
 
 faults: $(TESTS)
 	@DPSERVE_FAULTS=full $(BIN)/pytest tests/faults -q -n0
