@@ -134,7 +134,7 @@ async def service(folder: str) -> AsyncIterator[Service]:
         await ledger.acting("owner").open_lineage("lineage", budget, time=time.time())
         await ledger.acting("owner").add_client("lineage", "client", budget, key_digest(key), time=time.time())
         models = Models(served, "numbers")
-        yield Service(create_app(models, ledger, largest_body=lambda _: 2**22), key)
+        yield Service(create_app(models, ledger), key)
 
 
 def _bodies(size: int) -> Iterator[tuple[str, str, bytes]]:

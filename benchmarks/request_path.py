@@ -143,7 +143,7 @@ async def _asking(folder: Path, make: Callable[[Ledger], Awaitable[Predictor]]) 
 
         @asynccontextmanager
         async def opening() -> AsyncIterator[Any]:
-            yield create_app(Models([predictor]), ledger, largest_body=ServiceSettings().largest_body)
+            yield create_app(Models([predictor]), ledger)
             await predictor.drain()
 
         application = Application(opening())

@@ -324,8 +324,7 @@ class ConfiguredService:
         ):
             if ledger.rehearsal:
                 logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
-            largest = self.server.largest_body
-            yield create_app(models, ledger, largest_body=largest, metrics=metrics, options=http, bodies=bodies)
+            yield create_app(models, ledger, metrics=metrics, options=http, bodies=bodies)
 
     def _over_grpc(
         self, models: Models, ledger: Ledger, metrics: Metrics, http: HttpOptions, bodies: Bodies
@@ -335,11 +334,9 @@ class ConfiguredService:
             return nullcontext()
         authentication = Authentication(ledger, http.tokens, http.failed_tries)
         spans = None if http.tracing is None else RequestSpans(http.tracing)
-        port = _grpc()(models, authentication, metrics, bodies, self.server.largest_body, http.log, spans)
-        longest = max((self.server.largest_body(len(model.certificate.feature_names)) for model in models), default=0)
+        port = _grpc()(models, authentication, metrics, bodies, http.log, spans)
         return port.listening(
             _address(self.settings.host, self.grpc_port),
-            longest=longest,
             drain_seconds=self.server.drain_seconds,
             most_connections=self.server.max_connections,
             tls=self.server.tls,

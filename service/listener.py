@@ -28,9 +28,6 @@ from dpserve.service.telemetry import logs
 from dpserve.service.tls import Tls
 
 _BACKLOG = 2048
-_LONGEST_NUMBER = len("-1.2345678901234567e-308, ")
-_LARGEST_BODY = 64 * 2**20
-"""Bytes of a body, whatever a model's rows take."""
 _LARGEST_BLOCK = 32 * 2**20 - 8192
 """Bytes of a block that glibc still counts, its own bytes around it included."""
 _SECONDS_BEFORE_ANOTHER_WORKER = 1.0
@@ -55,10 +52,6 @@ class ServiceSettings:
     """Addresses and networks whose X-Forwarded-For is believed."""
     tls: Tls | None = None
     """The certificate and key for HTTPS at both ports; plain HTTP without it."""
-
-    def largest_body(self, features: int) -> int:
-        """Return how many bytes a request's body may have: what the largest batch takes in full precision, or less."""
-        return min(4096 + self.largest_batch * (features * _LONGEST_NUMBER + 8), _LARGEST_BODY)
 
 
 def _keep_freed_memory() -> None:

@@ -22,19 +22,36 @@ from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from dpserve.mechanisms.grid import in_range
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import KeyedRandomness, load_cipher
-from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
+from dpserve.service.batcher import DEEP_BATCH_SIZE, Batcher, BatchLimits, Waiting
 from dpserve.service.errors import InvalidRows, Refusal
-from dpserve.service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
+from dpserve.service.places import in_thread
+from dpserve.service.predictor import (
+    NOT_ENCODED,
+    Caller,
+    Clock,
+    Prediction,
+    Predictor,
+    RowsQuote,
+    RowsRequest,
+    Standing,
+)
 from dpserve.service.telemetry.timeline import Timeline, timeline
 from dpserve.training.exact.questions import MeteredModel, noise_of
 from dpserve.training.features.maps import FeatureMap
 
 
+class _Inputs(Waiting, eq=False, kw_only=True):
+    """Rows that wait for an encoder."""
+
+    X: Floats
+
+
 class _Arrival(Waiting, eq=False, kw_only=True):
-    """A request that waits for its batch. time: when it came, in seconds since the epoch."""
+    """A request that waits for its batch. phi: what an encoder made of it. time: when it came, since the epoch."""
 
     caller: Caller
     request: RowsRequest
+    phi: Floats | None
     time: float
     timeline: Timeline | None
 
@@ -84,9 +101,11 @@ class MeteredPredictor(Predictor):
         features = head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
         self._on_encoder = getattr(head, "on_encoder", False) is True
-        most = DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
-        limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
+        limits = BatchLimits.of(numbers, max_batch_size, max_batch_time)
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
+        together = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=DEEP_BATCH_SIZE)
+        self._encoder: Batcher[_Inputs, Floats] = Batcher(self._encode_batch, together)
+        self._encoded_together = together.max_batch_size
         self._can_draw = False
 
     async def predict(self, caller: Caller, request: RowsRequest) -> Prediction:
@@ -94,20 +113,42 @@ class MeteredPredictor(Predictor):
         traced = timeline.get()
         if traced is not None:
             traced.begin()
+        phi = await self._features(caller.client, request) if self._on_encoder else None
         arrival = _Arrival(
             rows=len(request.X),
             deadline=request.deadline,
             caller=caller,
             request=request,
+            phi=phi,
             time=self._clock(),
             timeline=traced,
         )
         return await self._batcher.submit(arrival)
 
+    async def _features(self, client: str, request: RowsRequest) -> Floats:
+        """Return what an encoder makes of the rows: small requests together, the parts of larger ones in turn."""
+        size = self._encoded_together
+        parts = [request.X[start : start + size] for start in range(0, len(request.X), size)]
+
+        async def compute(place: int) -> Floats:
+            return await self._encoder.submit(
+                _Inputs(rows=len(parts[place]), deadline=request.deadline, X=parts[place])
+            )
+
+        if len(parts) == 1:
+            return await compute(0)
+        return np.concatenate(await self._encoded(client, request, [*map(len, parts)], compute))
+
+    async def _encode_batch(self, batch: Sequence[_Inputs]) -> list[Floats]:
+        X = np.concatenate([each.X for each in batch])
+        phi = await in_thread(self.head.features, X)  # in which the loop serves others
+        ends = np.cumsum([each.rows for each in batch])
+        return np.split(phi, ends[:-1])
+
     @property
     def waiting_rows(self) -> int:
         """Rows of the requests that wait for a batch, of any kind."""
-        return super().waiting_rows + self._batcher.waiting_rows
+        return super().waiting_rows + self._encoder.waiting_rows + self._batcher.waiting_rows
 
     async def drain(self) -> None:
         """Wait until everything that was charged is answered."""
@@ -119,9 +160,11 @@ class MeteredPredictor(Predictor):
             timed.end("batch wait")
         self._can_draw = self._can_draw or await _ready_to_draw()
         # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
-        X = batch[0].request.X if len(batch) == 1 else np.concatenate([arrival.request.X for arrival in batch])
-        # An encoder takes its time, in which the loop serves others.
-        phi = await asyncio.to_thread(self.head.features, X) if self._on_encoder else self.head.features(X)
+        if self._on_encoder:
+            phi = np.concatenate([arrival.phi for arrival in batch if arrival.phi is not None])
+        else:
+            X = batch[0].request.X if len(batch) == 1 else np.concatenate([arrival.request.X for arrival in batch])
+            phi = self.head.features(X)
         sensitivity = self.head.logit_sensitivity(phi)
         words = noise_of(self.head, self.mechanism, phi, sensitivity)
         for timed in traced:
@@ -181,12 +224,19 @@ class MeteredPredictor(Predictor):
         return answers
 
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
-        """Return what rows that `check_rows` returned would cost now, and the noise of their answers."""
-        phi = await asyncio.to_thread(self.head.features, request.X)
-        sensitivity = self.head.logit_sensitivity(phi)
-        digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
+        """Return what rows that `check_rows` returned would cost now, and the noise of their answers.
+
+        Nothing is encoded for it: rows that an encoder takes cost what they cost at most, each different one as new.
+        """
+        noise: AnyNoise = NOT_ENCODED
+        if self._on_encoder or request.unencoded:
+            digests = request.digests()
+        else:
+            phi = await asyncio.to_thread(self.head.features, request.X)
+            sensitivity = self.head.logit_sensitivity(phi)
+            digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
+            noise = self._noise_of(sensitivity)
         quote = await self._ledger.quote(self._charge_request(Caller(client), request, self._clock(), digests))
-        noise = self._noise_of(sensitivity)
         return RowsQuote(quote.total, quote.free, quote.refusal, noise, currency=quote.currency)
 
     async def standing(self, account: ClientAccount) -> Standing:

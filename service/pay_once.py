@@ -47,10 +47,19 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import row_price
-from dpserve.mechanisms.answer_noise import Uncertainty
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
 from dpserve.service.errors import Overloaded, Refusal
-from dpserve.service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
+from dpserve.service.predictor import (
+    NOT_ENCODED,
+    Caller,
+    Clock,
+    Prediction,
+    Predictor,
+    RowsQuote,
+    RowsRequest,
+    Standing,
+)
 from dpserve.service.telemetry.timeline import Timeline, timeline
 from dpserve.training.features.maps import Encoder
 from dpserve.training.pay_once.model import ReleasedModel
@@ -142,8 +151,9 @@ class PayOncePredictor(Predictor):
         self._batcher: Batcher[_Payment, _Paid] = Batcher(self._pay)
         features = self.released.feature_map
         _, self._noise = model.answers(np.asarray(features.lower)[None])
+        self._on_encoder = isinstance(features, Encoder)
         # An encoder takes its time, in which the loop serves others.
-        self._few_rows, most = (0, DEEP_BATCH_SIZE) if isinstance(features, Encoder) else (_FEW_ROWS, USUAL_BATCH_SIZE)
+        self._few_rows, most = (0, DEEP_BATCH_SIZE) if self._on_encoder else (_FEW_ROWS, USUAL_BATCH_SIZE)
         numbers = len(features.lower) + features.dimension
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
@@ -277,7 +287,9 @@ class PayOncePredictor(Predictor):
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
         """Return what being answered would cost now: the model's price, or nothing once it is paid for."""
         quote = await self._ledger.quote(self._request(client, self._clock(), request.idempotency))
-        _, noise = await asyncio.to_thread(self.answering.answers, request.X)
+        noise: AnyNoise = NOT_ENCODED
+        if not (request.unencoded or self._on_encoder):
+            _, noise = await asyncio.to_thread(self.answering.answers, request.X)
         # The model answers every row: only the model costs anything.
         return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, noise, quote.currency)
 

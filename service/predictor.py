@@ -5,16 +5,18 @@ numbers and answer. All rows of a request are answered, or none. Subclasses say 
 """
 
 import asyncio
+import hashlib
 import math
+import os
 import struct
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from msgspec import Struct
@@ -35,14 +37,18 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import AccountState
-from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
-from dpserve.service.batcher import Batcher, BatchLimits, Waiting
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
+from dpserve.mechanisms.randomness import frame_parts
+from dpserve.service.encoding import Encoding
 from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
+from dpserve.service.places import in_thread
 from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.inputs.column import NUMBER_BYTES
 from dpserve.training.inputs.columns import (
     MISSING_VALUES,
     RowRefused,
     UnencodedTexts,
+    bytes_by_name,
     checked_rows,
     in_row,
     wrong_names,
@@ -55,8 +61,15 @@ INTERVAL, UNDECIDED, PREDICTION_SET = ("lower", "upper"), "undecided", "predicti
 """The parts of an answer beside its outputs: the ends of intervals, whether noise could have made the winner, and which
 classes are in a prediction set."""
 
-_TEXTS_AT_ONCE = 16
-"""Texts that are encoded before it is looked whether their client is still there."""
+LARGEST_BODY = 16 * 2**20
+"""Bytes of a body, whatever a model's rows take."""
+_BESIDE_ROWS = 16 * 1024
+"""Bytes of a body beside its rows."""
+_TEXTS_AT_ONCE = os.cpu_count() or 1
+"""Texts that are encoded at a time: as many as there are threads for."""
+NOT_ENCODED = UnknownNoise("its scale depends on what a deep network makes of the rows, and a dry run computes none")
+"""The noise that a quote tells where nothing was encoded for it."""
+Encoded = TypeVar("Encoded")
 _EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
 
 Value = str | float | bool | None
@@ -90,11 +103,17 @@ class RowsRequest(Struct, frozen=True, eq=False):
     coverage: int | None = None
     unencoded: tuple[UnencodedTexts, ...] = ()
 
-
-class _Encoding(Waiting, eq=False):
-    """The texts of a request, which waits for them."""
-
-    request: RowsRequest
+    def digests(self) -> tuple[bytes, ...]:
+        """Return 16 bytes for each row as it was asked, before anything is encoded: equal rows have the same."""
+        said = zip(self.X, *(texts.values for texts in self.unencoded), strict=True)
+        return tuple(
+            hashlib.blake2b(
+                frame_parts(row.tobytes(), *(text.encode("utf-8", "surrogatepass") for text in texts)),
+                digest_size=16,
+                person=b"dpserve dry run",
+            ).digest()
+            for row, *texts in said
+        )
 
 
 class Prediction(Struct, frozen=True, eq=False, kw_only=True):
@@ -173,8 +192,15 @@ class Predictor(ABC):
         self._upper = np.asarray(certificate.feature_map.upper)
         self.width = len(self._lower)
         """Number of the features of a row."""
+        columns = certificate.columns
+        self.column_names = tuple(column.name for column in columns) if columns else certificate.feature_names
+        """The names that a row by name has."""
+        longest_row = max(self.width * NUMBER_BYTES + len("[], "), bytes_by_name(columns, self.column_names))
+        self.largest_body = min(_BESIDE_ROWS + largest_batch * longest_row, LARGEST_BODY)
+        """Bytes of a request's body: what the largest batch takes in full precision, or less."""
         self._packing = struct.Struct(f"{self.width}d").pack
-        self._encoding: Batcher[_Encoding, None] = Batcher(self._encode_batch, BatchLimits(max_batch_size=1))
+        self._encoding = Encoding()
+        self._encoded_rows = 0
 
     @cached_property
     def rehearsal(self) -> bool:
@@ -268,14 +294,13 @@ class Predictor(ABC):
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise InvalidRows unless these name the model's columns, each once, in whatever order."""
-        columns = self.certificate.columns
-        column_names = [column.name for column in columns] if columns else self.certificate.feature_names
         given = Counter(names)
         if len(given) < len(names):
             twice = next(name for name, count in given.items() if count > 1)
             raise InvalidRows(f"the column {twice!r} is there more than once")
-        if given.keys() != set(column_names):
-            raise InvalidRows(in_row(0, wrong_names(column_names, given, MISSING_VALUES if columns else "")), 0)
+        if given.keys() != set(self.column_names):
+            advice = MISSING_VALUES if self.certificate.columns else ""
+            raise InvalidRows(in_row(0, wrong_names(self.column_names, given, advice)), 0)
 
     def check_count(self, rows: int) -> None:
         """Raise InvalidRows for no row, and for more than may be asked about at once."""
@@ -310,21 +335,36 @@ class Predictor(ABC):
             ]
             raise InvalidRows(in_row(index, wrong), index, columns[0])
 
-    async def encode(self, request: RowsRequest) -> None:
+    async def encode(self, client: str, request: RowsRequest) -> None:
         """Compute a request's texts into its rows, which nothing is charged for.
 
-        One request after the other, some rows at a time, until its client is gone. Raises Overloaded, with nothing
-        done, and DeadlinePassed.
+        Clients take turns, some texts at a time, and nothing is done for one who is gone. Raises Overloaded,
+        DeadlinePassed, and InvalidRows for more than is computed in time.
         """
-        await self._encoding.submit(_Encoding(rows=1, deadline=request.deadline, request=request))
+        starts = range(0, len(request.X), _TEXTS_AT_ONCE)
+        parts = [(texts, start, start + _TEXTS_AT_ONCE) for texts in request.unencoded for start in starts]
 
-    async def _encode_batch(self, batch: Sequence[_Encoding]) -> list[None]:
-        for each in batch:
-            for texts in each.request.unencoded:
-                for start in range(0, len(texts.values), _TEXTS_AT_ONCE):
-                    if not each.result.done():
-                        await asyncio.to_thread(texts.encode, start, start + _TEXTS_AT_ONCE)
-        return [None] * len(batch)
+        async def compute(place: int) -> None:
+            texts, start, stop = parts[place]
+            await in_thread(texts.encode, start, stop)
+
+        sizes = [texts.characters(start, stop) for texts, start, stop in parts]
+        await self._encoded(client, request, sizes, compute)
+
+    async def _encoded(
+        self,
+        client: str,
+        request: RowsRequest,
+        sizes: Sequence[int],
+        compute: Callable[[int], Awaitable[Encoded]],
+    ) -> list[Encoded]:
+        """Return what `Encoding.in_parts` does, and count the request's rows meanwhile."""
+        rows = len(request.X)
+        self._encoded_rows += rows
+        try:
+            return await self._encoding.in_parts(client, rows, sizes, compute, request.deadline)
+        finally:
+            self._encoded_rows -= rows
 
     def check_coverage(self, coverage: float) -> int:
         """Return the coverage of prediction sets that is asked for, in thousandths.
@@ -370,7 +410,7 @@ class Predictor(ABC):
     @property
     def waiting_rows(self) -> int:
         """Rows of the requests that wait for a batch, of any kind."""
-        return self._encoding.waiting_rows
+        return self._encoded_rows
 
     @abstractmethod
     async def drain(self) -> None:

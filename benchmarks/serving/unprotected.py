@@ -79,7 +79,7 @@ async def _open_service(bundle: Path, settings: ServiceSettings) -> AsyncIterato
     head, ledger = load_bundle(bundle), NoLedger()
     unrestricted: Any = ledger
     predictor = MeteredPredictor(head, NoNoise(), unrestricted, largest_batch=settings.largest_batch)
-    yield create_app(Models([predictor]), unrestricted, largest_body=settings.largest_body)
+    yield create_app(Models([predictor]), unrestricted)
     await predictor.drain()
 
 

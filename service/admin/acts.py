@@ -147,7 +147,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
             named = ".".join(map(str, first["loc"])) or "body"
             raise _invalid(f"{named}: {in_words(first)}") from None
         finally:
-            bodies.release(body)
+            bodies.release(len(body))
         json.loads(body, object_pairs_hook=_fields_once)
         return parsed
 

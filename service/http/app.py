@@ -5,7 +5,7 @@ Every request passes the same middleware. Requests for predictions are answered 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -101,22 +101,20 @@ def create_app(
     models: Models,
     ledger: Ledger,
     *,
-    largest_body: Callable[[int], int],
     metrics: Metrics | None = None,
     options: HttpOptions | None = None,
     bodies: Bodies | None = None,
 ) -> ASGIApp:
     """Return the ASGI application.
 
-    largest_body: how many bytes a body may have, by the features of the model's rows. metrics: what to count in.
-    bodies: what reads them, where others read some, too.
+    metrics: what to count in. bodies: what reads them, where others read some, too.
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()
     authentication = Authentication(ledger, options.tokens, options.failed_tries)
     bodies = bodies or Bodies(options.seconds_for_body)
 
     asked = {
-        path: PredictionEndpoint(codec, models, authentication, metrics, bodies, largest_body)
+        path: PredictionEndpoint(codec, models, authentication, metrics, bodies)
         for codec, paths in _ASKED.items()
         for path in paths
     }

@@ -37,6 +37,7 @@ from dpserve.service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
+from dpserve.service.http.structure import SMALL, Structure, check_structure, structure_of
 from dpserve.service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 from dpserve.training.inputs.columns import UnencodedTexts
 from dpserve.training.pay_once.coverage import PER_MILLE
@@ -57,10 +58,11 @@ _GZIP = b"\x1f\x8b"
 _WEIGHT_0 = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
 
-_MEMBERS = re.compile(rb'"(?:clip|coverage|id|inputs|instances|intervals|model|outputs|parameters)"')
-"""The members of the bodies of both protocols."""
+_BESIDE = 64
+"""Members of a body beside its rows, and what stands between them, with room to spare."""
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _PLAIN = AnswerOptions()
 _NO_TEXTS: tuple[UnencodedTexts, ...] = ()
@@ -220,6 +222,10 @@ class RowsCodec:
         rows: Rows
         options = _PLAIN
         if kind.endswith(b"+json") or kind in _JSON:
+            if body.startswith(_GZIP):
+                raise invalid("send the body without compression")
+            if len(body) >= SMALL:
+                check_structure(body, _most_in(predictor), predictor.largest_batch)
             read = rows_and_members(body, "instances", predictor.width)
             if read is not None and not read[1]:
                 rows = read[0]
@@ -290,6 +296,7 @@ def _rows_and_options(predictor: Predictor, body: bytes, read: RowsAndMembers | 
     try:
         if read is None:
             parsed = parsed_json(_decode, body)
+            check_members(body, members_around(body) + sum(len(row) for row in parsed.instances if type(row) is dict))
             rows, options = cast(Rows, parsed.instances), cast(PredictOptions, parsed)
         else:
             rows, options = read[0], msgspec.convert(read[1], PredictOptions)
@@ -318,34 +325,46 @@ def _checked(
 def parsed_json(decode: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
     """Return what `decode` makes of the body, or raise the 400 problem of one that is no JSON."""
     try:
-        parsed = decode(body)
+        return decode(body)
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if body.startswith(_GZIP):
-            raise invalid("send the body without compression") from None
         raise malformed_json(error) from None
-    check_members(body)
-    return parsed
 
 
-def check_members(body: bytes) -> None:
-    """Raise a 400 problem for a body of JSON with a member twice: readers differ in which of the two they take."""
-    names = _MEMBERS.findall(body)
-    if len(set(names)) == len(names) and b"\\u" not in body:
+def check_members(body: bytes, members: int) -> None:
+    """Raise a 400 problem for a body of JSON with a member twice: readers differ in which of the two they take.
+
+    members: how many different ones its objects have, as far as the reader has looked.
+    """
+    if body.count(b":") == members or structure_of(body).members == members:
         return
-    members: list[str] = []
-
-    def keep_names(pairs: list[tuple[str, object]]) -> None:
-        members[:] = (name for name, _ in pairs)  # the outermost object is the last to end
-
     try:
-        json.JSONDecoder(object_pairs_hook=keep_names, parse_int=float, parse_constant=float).decode(body.decode())
+        json.JSONDecoder(object_pairs_hook=_names_once, parse_int=float, parse_constant=float).decode(body.decode())
     except (ValueError, RecursionError) as error:  # in what the reader skipped
         raise malformed_json(error) from None
-    name, times = Counter(members).most_common(1)[0]
+
+
+def members_around(body: bytes) -> int:
+    """Return how many different members the object has that a body is. Raises what msgspec does."""
+    return len(_members(body))
+
+
+def _names_once(pairs: list[tuple[str, object]]) -> None:
+    name, times = Counter(name for name, _ in pairs).most_common(1)[0] if pairs else ("", 1)
     if times > 1:
         raise invalid(f"the body has the member {name!r} twice")
+
+
+def _most_in(predictor: Predictor) -> Structure:
+    """Return the most that a body may have: its rows are lists, or objects with a member for each column."""
+    rows, named = predictor.largest_batch, len(predictor.column_names)
+    return Structure(
+        commas=rows * max(predictor.width, named) + _BESIDE,
+        members=rows * named + _BESIDE,
+        lists=rows + _BESIDE,
+        objects=rows + _BESIDE,
+    )
 
 
 def malformed_json(error: Exception) -> Problem:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.laws import COVERAGE
-from dpserve.service.http.codec import budget_of, check_members, headers_of, malformed_json, receipt_of
+from dpserve.service.http.codec import budget_of, check_members, headers_of, malformed_json, members_around, receipt_of
 from dpserve.service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
 from dpserve.service.http.numbers import numbers
 from dpserve.service.http.predictions import Reply
@@ -40,6 +40,7 @@ from dpserve.service.http.schemas import (
     TensorMetadata,
     answers,
 )
+from dpserve.service.http.structure import SMALL, Structure, check_structure
 from dpserve.service.models import VERSION, Models
 from dpserve.service.predictor import INTERVAL, PREDICTION_SET, UNDECIDED, Prediction, Predictor, RowsRequest
 from dpserve.training.inputs.columns import UnencodedTexts
@@ -59,7 +60,19 @@ ANSWERED = {"b": "BOOL", "i": "INT64", "f": "FP64"}
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _MOST_ELEMENTS = 2**31
 
+_BESIDE_INPUT = 64
+"""Members of an input beside its data, and what stands between them, with room to spare."""
+
+
+class _Tensors(msgspec.Struct):
+    """A request's tensors as they come, with all their members."""
+
+    inputs: list[dict[str, msgspec.Raw]] = []
+    outputs: list[dict[str, msgspec.Raw]] = []
+
+
 _decode = msgspec.json.Decoder(InferRequest).decode
+_tensors = msgspec.json.Decoder(_Tensors).decode
 _nested = msgspec.json.Decoder(list[list[float]]).decode
 _flat = msgspec.json.Decoder(list[float]).decode
 _encode = msgspec.json.Encoder().encode
@@ -82,7 +95,10 @@ class OpenInferenceCodec:
         if (header.field(b"content-encoding") or "identity") != "identity":
             raise invalid("send the body without compression")
         length = header.field(JSON_LENGTH.lower().encode())
-        request, raw = parse_request(body, length)
+        described, raw = parts_of(body, length)
+        if len(described) >= SMALL:
+            check_structure(described, most_in(predictor), predictor.largest_batch)
+        request = parsed_request(described)
         # Where the JSON ends decides what the body says.
         return self.request_of(predictor, header, request, raw, f"v2 {length or len(body)}\0".encode() + body)
 
@@ -309,7 +325,19 @@ def _tensor_of(name: str, output: Output | None, predictor: Predictor) -> Tensor
     return TensorMetadata(name, datatype, [-1] if output.labels is None else [-1, output.size])
 
 
-def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
+def most_in(predictor: Predictor) -> Structure:
+    """Return the most that a request's JSON may have: an input of rows, or one of a row's value for each column."""
+    rows, inputs = predictor.largest_batch, max(1, len(predictor.certificate.columns or ()))
+    beside = _BESIDE_INPUT * (inputs + 1)
+    return Structure(
+        commas=rows * max(predictor.width, inputs) + beside,
+        members=beside,
+        lists=rows * inputs + beside,
+        objects=beside,
+    )
+
+
+def parts_of(body: bytes, json_length: str | None) -> tuple[bytes, bytes]:
     """Return a request's JSON, and the bytes behind it. json_length: of the JSON, if it is not all of the body.
 
     Raises a 400 problem.
@@ -319,14 +347,28 @@ def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, b
         if not _LENGTH.fullmatch(json_length) or int(json_length) > length:
             raise invalid(f"{JSON_LENGTH} must be the length in bytes of the JSON in the body")
         length = int(json_length)
+    return body[:length], body[length:]
+
+
+def parsed_request(described: bytes) -> InferRequest:
+    """Return a request of JSON. Raises a 400 problem."""
     try:
-        request = _decode(body[:length])
+        request = _decode(described)
+        members = _members_of(described, request)
     except msgspec.ValidationError as error:
         raise invalid(f"the body is no request for inference: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed_json(error) from None
-    check_members(body[:length])
-    return request, body[length:]
+    check_members(described, members)
+    return request
+
+
+def _members_of(described: bytes, request: InferRequest) -> int:
+    """Return how many different members the objects of a request have."""
+    tensors = _tensors(described)
+    of_inputs, of_outputs = [each.parameters for each in request.inputs], [each.parameters for each in request.outputs]
+    objects = *tensors.inputs, *tensors.outputs, *of_inputs, *of_outputs, request.parameters
+    return members_around(described) + sum(map(len, objects))
 
 
 def one_input() -> Problem:

@@ -1,8 +1,6 @@
 """Requests for predictions, of whatever protocol: one way from the bytes of a request to those of its answer."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
-from functools import lru_cache
+from collections.abc import Awaitable, Mapping, Set
 from http import HTTPStatus
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -16,13 +14,12 @@ from dpserve.service.http.middleware import MODEL, response_to
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.refusals import REFUSALS, as_problem
 from dpserve.service.http.requests import Bodies, RequestHeader, read_header
+from dpserve.service.http.structure import SMALL
 from dpserve.service.models import Models
+from dpserve.service.places import Places, in_thread
 from dpserve.service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
 from dpserve.service.telemetry.metrics import Metrics
 from dpserve.service.telemetry.timeline import timeline
-
-_SMALL_BODY = 64 * 1024
-"""Bytes of a body that is parsed on the event loop; while a larger one is parsed, other requests go on."""
 
 Some = TypeVar("Some", bound=RowsRequest)
 
@@ -92,11 +89,9 @@ class PredictionEndpoint(Generic[Some]):
         authentication: Authentication,
         metrics: Metrics,
         bodies: Bodies,
-        largest_body: Callable[[int], int],
     ) -> None:
-        """Answer from `models`. largest_body: as `create_app` has it."""
+        """Answer from `models`."""
         self._bodies = bodies
-        self._largest_body = lru_cache(largest_body)
         self._codec = codec
         self._models = models
         self._authentication = authentication
@@ -117,14 +112,15 @@ class PredictionEndpoint(Generic[Some]):
             caller = await self._authentication.payer(header, predictor.certificate.lineage)
             if traced is not None:
                 traced.end("authentication")
-            largest = self._largest_body(len(predictor.certificate.feature_names))
-            asked = await self._bodies.read(header.fields, receive, largest)
+            client = predictor.certificate.lineage, caller.client
+            asked = await self._bodies.read(header.fields, receive, predictor.largest_body, client)
             if traced is not None:
                 traced.end("body")
             try:
-                body, named = await answer(predictor, self._codec, self._metrics, header, caller, asked)
+                turns = self._bodies.parsing
+                body, named = await answer(predictor, self._codec, self._metrics, header, caller, asked, turns)
             finally:
-                self._bodies.release(asked)
+                self._bodies.release(len(asked), client)
         except REFUSALS as error:
             problem = as_problem(error)
             response = response_to(scope["path"], problem)
@@ -142,24 +138,34 @@ class PredictionEndpoint(Generic[Some]):
 
 
 async def answer(
-    predictor: Predictor, codec: Codec[Some], metrics: Metrics, header: RequestHeader, caller: Caller, body: bytes
+    predictor: Predictor,
+    codec: Codec[Some],
+    metrics: Metrics,
+    header: RequestHeader,
+    caller: Caller,
+    body: bytes,
+    turns: Places,
 ) -> Reply:
-    """Answer what a body asks, or say what that would cost. Raises refusals that `as_problem` knows."""
+    """Answer what a body asks, or say what that would cost. Raises refusals that `as_problem` knows.
+
+    turns: in which large bodies are parsed, while other requests go on.
+    """
     try:
         dry_run = bool(header.query) and header.flag("dry_run")
-        if len(body) < _SMALL_BODY:
+        if len(body) < SMALL:
             request = codec.decode(predictor, header, body)
         else:
-            request = await asyncio.to_thread(codec.decode, predictor, header, body)
+            async with turns.in_turn((predictor.lineage, caller.client)):
+                request = await in_thread(codec.decode, predictor, header, body)
     except (Problem, RequestRefused):
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
-    if request.unencoded:
-        await predictor.encode(request)
     if dry_run and isinstance(codec, QuotingCodec):
         known = await predictor.confirm(caller)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
+    if request.unencoded:
+        await predictor.encode(caller.client, request)
     try:
         prediction = await predictor.predict(caller, request)
     except UnknownKey:

@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Set
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -18,6 +18,8 @@ from starlette.types import Receive, Scope
 from dpserve.accounting.ledger import Idempotency
 from dpserve.service.errors import Overloaded
 from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.places import Places
+from dpserve.service.predictor import LARGEST_BODY
 
 _LONGEST_IDEMPOTENCY_KEY = 255
 _IDEMPOTENCY_KEY = re.compile(rf"[!-~]{{1,{_LONGEST_IDEMPOTENCY_KEY}}}")
@@ -149,19 +151,21 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
 
 
 class Bodies:
-    """Reads bodies, each within `seconds`, and holds at most `together` bytes of them.
+    """Reads bodies, each within `seconds`, and holds at most `together` bytes of them, a quarter of them of one caller.
 
-    Rows in JSON take up to sixteen times their bytes while they are parsed: who sends many wide rows at once is refused
-    before they take the memory that there is.
+    They count until their requests are answered. parsing: the turns in which large ones are parsed, one at a time.
     """
 
-    def __init__(self, seconds: float = 30.0, together: int = 256 * 2**20) -> None:
-        """together: of all bodies of this process whose requests are not answered yet."""
+    def __init__(self, seconds: float = 30.0, together: int = 4 * LARGEST_BODY) -> None:
+        """together: of all bodies of this process."""
         self._seconds = seconds
         self._room = self.together = together
+        self._each = together // 4
+        self._held: dict[Hashable, int] = {}
+        self.parsing = Places(1)
 
     @asynccontextmanager
-    async def whole(self, read: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
+    async def whole(self, read: Callable[[], Awaitable[bytes]], caller: Hashable) -> AsyncIterator[bytes]:
         """Give a body that comes at once, from `read`, and count it for as long as the block lasts.
 
         Raises a 408 problem as soon as it is too late, and Overloaded.
@@ -171,16 +175,23 @@ class Bodies:
                 body = await read()
         except TimeoutError:
             raise self._too_late() from None
-        if len(body) > self._room:
-            raise Overloaded(1)
-        self._room -= len(body)
         try:
+            self._take(len(body), caller)
             yield body
         finally:
-            self.release(body)
+            self.release(len(body), caller)
 
-    async def read(self, fields: Mapping[bytes, bytes], receive: Receive, largest: int) -> bytes:
-        """Return the body of at most `largest` bytes, which counts until it is given to `release`.
+    def _take(self, length: int, caller: Hashable) -> None:
+        """Count so many bytes more. Raises Overloaded, and has counted them."""
+        self._room -= length
+        held = self._held[caller] = self._held.get(caller, 0) + length
+        if self._room < 0 or held > self._each:
+            raise Overloaded(1)
+
+    async def read(
+        self, fields: Mapping[bytes, bytes], receive: Receive, largest: int, caller: Hashable = None
+    ) -> bytes:
+        """Return the body of at most `largest` bytes, which counts until its length is given to `release`.
 
         fields: the header's. Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and
         ClientDisconnected.
@@ -200,14 +211,13 @@ class Bodies:
                         raise ClientDisconnected
                     part, more = message.get("body", b""), message.get("more_body", False)
                     parts.append(part)
-                    length, self._room = length + len(part), self._room - len(part)
-                    if length > largest:
+                    if length + len(part) > largest:
                         raise too_long(largest)
-                    if self._room < 0:
-                        raise Overloaded(1)
+                    length += len(part)
+                    self._take(len(part), caller)
             return b"".join(parts)
         except BaseException as error:
-            self._room += sum(map(len, parts))
+            self.release(length, caller)
             if isinstance(error, TimeoutError):
                 raise self._too_late() from None
             if more and isinstance(error, Problem | Overloaded):
@@ -218,9 +228,12 @@ class Bodies:
         detail = f"the body did not arrive within {self._seconds:g} seconds"
         return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.REQUEST_TIMEOUT)
 
-    def release(self, body: bytes) -> None:
-        """Count a body no more."""
-        self._room += len(body)
+    def release(self, length: int, caller: Hashable = None) -> None:
+        """Count so many bytes of a body no more."""
+        self._room += length
+        self._held[caller] = self._held.get(caller, 0) - length
+        if not self._held[caller]:
+            del self._held[caller]
 
 
 def too_long(largest: int) -> Problem:

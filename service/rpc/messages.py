@@ -4,11 +4,13 @@ They are in a pool of their own: a process may have another library's classes of
 """
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
@@ -23,13 +25,16 @@ from dpserve.service.http.openinference import (
     OpenInferenceCodec,
     TensorRequest,
     check_shape,
+    most_in,
     one_input,
     parameters_of,
     tensors_of,
 )
 from dpserve.service.http.predictions import Reply
+from dpserve.service.http.problems import Problem
 from dpserve.service.http.requests import RequestHeader, invalid
 from dpserve.service.http.schemas import InferRequest, InputTensor, RequestedOutput
+from dpserve.service.http.structure import SMALL, more_than
 from dpserve.service.models import VERSION
 from dpserve.service.predictor import Prediction, Predictor
 
@@ -81,7 +86,71 @@ def parse(name: str, content: bytes) -> Any:
     try:
         return message(name).FromString(content)
     except DecodeError:
-        raise invalid(f"the message is no {name}") from None
+        raise no_message(name) from None
+
+
+_VARINT, _EIGHT_BYTES, _CONTENT, _FOUR_BYTES = 0, 1, 2, 5
+"""The ways to write a field of a message, by Protocol Buffers' numbers."""
+_LAST_OF_VARINT = 128
+"""A byte below is the last of its number."""
+
+
+@dataclass
+class _Left:
+    """The fields and the numbers that a message may still have: a parser keeps up to a hundred bytes for each."""
+
+    fields: int
+    numbers: int
+
+    def is_enough_for(self, content: memoryview, kind: Any) -> bool:
+        """Count a message's fields and those of the messages in it. Raises a 400 problem for what is no message."""
+        at = 0
+        while at < len(content):
+            tag, at = _number_at(content, at)
+            how = tag & 7
+            if how == _CONTENT:
+                length, at = _number_at(content, at)
+                field = kind.fields_by_number.get(tag >> 3)
+                self.fields -= 1
+                if field is not None and not self._has_room(field, content[at : at + length]):
+                    return False
+                at += length
+            elif how == _VARINT:
+                _, at = _number_at(content, at)
+                self.numbers -= 1
+            elif how in (_EIGHT_BYTES, _FOUR_BYTES):
+                at += 8 if how == _EIGHT_BYTES else 4
+                self.numbers -= 1
+            else:
+                raise no_message()
+            if self.fields < 0 or self.numbers < 0:
+                return False
+        return True
+
+    def _has_room(self, field: Any, content: memoryview) -> bool:
+        if field.message_type is not None:
+            return self.is_enough_for(content, field.message_type)
+        if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+            # Numbers one behind the other, none of which is shorter than a byte.
+            size = {FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FLOAT: 4}.get(field.type)
+            ends = np.count_nonzero(np.frombuffer(content, np.uint8) < _LAST_OF_VARINT)
+            self.numbers -= int(ends) if size is None else len(content) // size
+        return True
+
+
+def _number_at(content: memoryview, at: int) -> tuple[int, int]:
+    """Return the number that is written at a place, and where it ends. Raises a 400 problem for none."""
+    number = 0
+    for place, byte in enumerate(content[at : at + 10]):
+        number |= (byte & 127) << 7 * place
+        if byte < _LAST_OF_VARINT:
+            return number, at + place + 1
+    raise no_message()
+
+
+def no_message(name: str = "ModelInferRequest") -> Problem:
+    """Return the 400 problem of bytes that are not the message that they should be."""
+    return invalid(f"the message is no {name}")
 
 
 class MessageCodec(OpenInferenceCodec):
@@ -89,6 +158,11 @@ class MessageCodec(OpenInferenceCodec):
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> TensorRequest:
         """Return what the message asks. body: the message as it came."""
+        if len(body) >= SMALL:
+            most = most_in(predictor)
+            left = _Left(fields=most.lists, numbers=most.commas)
+            if not left.is_enough_for(memoryview(body), message("ModelInferRequest").DESCRIPTOR):
+                raise more_than(predictor.largest_batch)
         asked = parse("ModelInferRequest", body)
         if len(asked.inputs) != 1 and not predictor.certificate.columns:
             raise one_input()

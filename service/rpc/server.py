@@ -17,13 +17,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
-from weakref import WeakValueDictionary
 
 import grpc
 import msgspec
 
 from dpserve.accounting.messages import Message
-from dpserve.service.errors import CannotServe, Overloaded
+from dpserve.service.errors import CannotServe
 from dpserve.service.http.authentication import Authentication
 from dpserve.service.http.middleware import failure
 from dpserve.service.http.openinference import metadata, repository_index, server_metadata
@@ -33,6 +32,7 @@ from dpserve.service.http.refusals import REFUSALS, as_problem
 from dpserve.service.http.requests import Bodies, RequestHeader, read_header, too_long
 from dpserve.service.listener import when_told_to_stop
 from dpserve.service.models import Models
+from dpserve.service.places import Places
 from dpserve.service.predictor import Predictor
 from dpserve.service.rpc.messages import ASKED_MODEL, SERVICE, MessageCodec, message, parse
 from dpserve.service.telemetry.logs import RequestLog, request_id, request_id_of
@@ -101,13 +101,12 @@ class Call:
 
 @dataclass(frozen=True)
 class GrpcPort:
-    """The parts that answer at the port. largest_body: bytes of a message, by the features of the model's rows."""
+    """The parts that answer at the port."""
 
     models: Models
     authentication: Authentication
     metrics: Metrics
     bodies: Bodies
-    largest_body: Callable[[int], int]
     log: RequestLog | None = None
     spans: RequestSpans | None = None
 
@@ -116,17 +115,17 @@ class GrpcPort:
         self,
         address: str,
         *,
-        longest: int,
         drain_seconds: float,
         tls: Tls | None,
         most_connections: int = 4096,
     ) -> AsyncIterator[int]:
         """Answer at `address`, HOST:PORT, for as long as the block lasts; give the port.
 
-        longest: bytes of a message of any model. drain_seconds: for calls under way at the end.
-        They begin as soon as the process is told to stop. most_connections: at the same time.
+        drain_seconds: for calls under way at the end. They begin as soon as the process is told to stop.
+        most_connections: at the same time.
         """
         _log_of_grpc.addFilter(_is_no_disconnection)
+        longest = max((model.largest_body for model in self.models), default=0)
         room = _Room(max(1, self.bodies.together // longest))
         methods: dict[str, Callable[[Call], Awaitable[bytes]]] = {"ModelInfer": partial(self._infer, room)}
         methods |= {name: partial(self._tell_of_model, name, room.questions) for name in _ABOUT_MODEL}
@@ -213,21 +212,21 @@ class GrpcPort:
             client = await self.authentication.admit(header, {each.lineage for each in self.models})
         async with (
             room.calls.at_once(client),
-            self.bodies.whole(partial(_message, call.context, room.messages, client)) as body,
+            self.bodies.whole(partial(_message, call.context, room.messages, client), client) as body,
         ):
             asked = parse(ASKED_MODEL, body)
             predictor = self.models.named(asked.model_name, asked.model_version or None)
             call.model = predictor.name
-            largest = self.largest_body(len(predictor.certificate.feature_names))
-            if len(body) > largest:
-                raise too_long(largest)
+            if len(body) > predictor.largest_body:
+                raise too_long(predictor.largest_body)
             traced = timeline.get()
             if traced is not None:
                 traced.begin()
             caller = await self.authentication.payer(header, predictor.lineage)
             if traced is not None:
                 traced.end("authentication")
-            reply, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body)
+            turns = self.bodies.parsing
+            reply, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body, turns)
             return reply
 
     async def _tell_of_model(self, name: str, questions: "_Questions", call: Call) -> bytes:
@@ -261,29 +260,6 @@ class GrpcPort:
             case "ServerMetadata":
                 return _encoded(name, **msgspec.to_builtins(server_metadata()))
         return _encoded(name, models=msgspec.to_builtins(repository_index(self.models)))
-
-
-class _Places:
-    """So many places, a quarter of them for one caller at most."""
-
-    def __init__(self, most: int) -> None:
-        self._all, self._each = asyncio.Semaphore(most), max(1, most // 4)
-        self._own: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def in_turn(self, caller: Hashable) -> AsyncIterator[None]:
-        """Wait for a place, and hold it for as long as the block lasts."""
-        async with self._own.setdefault(caller, asyncio.Semaphore(self._each)), self._all:
-            yield
-
-    @asynccontextmanager
-    async def at_once(self, caller: Hashable) -> AsyncIterator[None]:
-        """Hold a place for as long as the block lasts. Raises Overloaded where none is free."""
-        own = self._own.setdefault(caller, asyncio.Semaphore(self._each))
-        if own.locked() or self._all.locked():
-            raise Overloaded(1)
-        async with own, self._all:
-            yield
 
 
 class _Questions:
@@ -321,8 +297,8 @@ class _Room:
     """
 
     def __init__(self, messages: int) -> None:
-        self.strangers, self.calls = _Places(_MOST_CALLS), _Places(_MOST_CALLS)
-        self.messages = _Places(messages)
+        self.strangers, self.calls = Places(_MOST_CALLS), Places(_MOST_CALLS)
+        self.messages = Places(messages)
         self.questions = _Questions(max(_LEAST_QUESTIONS, min(messages, _MOST_QUESTIONS)))
 
 
@@ -351,7 +327,7 @@ async def _no_method(call: Call) -> bytes:
 _ELSE = {"other": _no_method}
 
 
-async def _message(context: Any, places: _Places, caller: Hashable) -> bytes:
+async def _message(context: Any, places: Places, caller: Hashable) -> bytes:
     """Return a call's message, once there is a place for it. Raises a 413 problem."""
     async with places.in_turn(caller):
         return await _read(context)

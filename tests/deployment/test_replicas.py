@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.replicas import NGINX, ROOT, replicas
-from dpserve.service.listener import ServiceSettings
+from dpserve.service.predictor import LARGEST_BODY
 from dpserve.training.features.maps import Identity
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.head.bundle import save_bundle
@@ -80,9 +80,9 @@ def test_nothing_is_overspent_through_three_services(running):
 def test_nginx_takes_all_that_a_service_takes(running):
     services, keys = running
     limit = re.search(r"client_max_body_size (\d+)m;", (ROOT / "deploy" / "nginx.conf").read_text())
-    assert int(limit[1]) * 2**20 > ServiceSettings(largest_batch=1000).largest_body(10_000)
+    assert int(limit[1]) * 2**20 > LARGEST_BODY
     response = httpx.post(
-        f"{services.url}/predict", content=bytes(40 * 2**20), headers={"Authorization": f"Bearer {keys[0]}"}, timeout=60
+        f"{services.url}/predict", content=bytes(20 * 2**20), headers={"Authorization": f"Bearer {keys[0]}"}, timeout=60
     )
     assert response.status_code == 413
     assert response.headers["content-type"] == "application/problem+json"  # the service's own refusal

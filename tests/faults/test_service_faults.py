@@ -277,7 +277,7 @@ async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> Non
             short = type(account.budget)(2 * price - 1, "gaussian", account.budget.delta)
             await ledger.acting("owner").add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)
             predictor = MeteredPredictor(head, mechanism, ledger, largest_batch=10_000)
-            app = create_app(Models([predictor]), ledger, largest_body=lambda _: 10**7)
+            app = create_app(Models([predictor]), ledger)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
 
                 async def ask(key: str, rows: list[list[float]], idempotency: str = "") -> httpx.Response:

@@ -40,7 +40,6 @@ from tests.service.people import head_on_columns
 
 TESTS = itertools.count()
 LARGEST_BATCH = 50
-LARGEST_BODY = 20_000
 DELTA = 1e-6
 KEY = "the-owner's-key-of-these-tests"
 METRICS_KEY = "the-key-for-metrics-of-these-tests"
@@ -194,7 +193,7 @@ class Starter:
             started.append(RunningService(url, ledger, predictor, models, asyncio.get_running_loop(), metrics))
             ready.set()
             async with metrics.sampled(lambda: models.waiting_rows):
-                yield create_app(models, ledger, largest_body=lambda _: LARGEST_BODY, metrics=metrics, options=options)
+                yield create_app(models, ledger, metrics=metrics, options=options)
 
         async def run():
             async with Ledger.open(str(self._folder / "ledger")) as ledger:

@@ -34,22 +34,35 @@ async def test_a_body_comes_in_parts_and_one_that_is_too_long_is_refused():
 
 
 async def test_bodies_that_are_too_long_together_are_refused_until_some_are_answered():
-    bodies = Bodies(together=15)
+    bodies = Bodies(together=60)
     first = await bodies.read(FIELDS, sending(b"1234567890"), 10)
     with pytest.raises(Overloaded):
         await bodies.read(FIELDS, sending(b"1234", b"56"), 10)
     second = await bodies.read(FIELDS, sending(b"12345"), 10)  # what was refused takes no room
-    bodies.release(first)
+    bodies.release(len(first))
     third = await bodies.read(FIELDS, sending(b"1234567890"), 10)
     for body in (second, third):
-        bodies.release(body)
+        bodies.release(len(body))
     with pytest.raises(ClientDisconnected):
         await bodies.read(FIELDS, sending(b"1234567890", ends=False), 10)
     assert await bodies.read(FIELDS, sending(b"1234567890"), 10)
 
 
+async def test_a_caller_has_a_quarter_of_the_room_and_leaves_the_others():
+    bodies = Bodies(together=40)
+    ann = await bodies.read(FIELDS, sending(b"123456"), 10, "ann")
+    with pytest.raises(Overloaded):
+        await bodies.read(FIELDS, sending(b"12", b"345"), 10, "ann")
+    for caller in ("bob", "cy", "dora"):
+        await bodies.read(FIELDS, sending(b"1234567890"), 10, caller)
+    with pytest.raises(Overloaded):
+        await bodies.read(FIELDS, sending(b"12345"), 10, "eve")
+    bodies.release(len(ann), "ann")
+    assert await bodies.read(FIELDS, sending(b"1234567890"), 10, "ann")
+
+
 async def test_a_body_that_stays_away_is_refused_in_time_and_takes_no_room():
-    bodies = Bodies(seconds=0.0, together=10)
+    bodies = Bodies(seconds=0.0, together=40)
     messages = [{"type": "http.request", "body": b"12345", "more_body": True}]
 
     async def receive():

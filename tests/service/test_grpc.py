@@ -21,30 +21,35 @@ from opentelemetry.trace import SpanKind
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.service.errors import InvalidRows
 from dpserve.service.http.authentication import Authentication
-from dpserve.service.http.requests import Bodies
-from dpserve.service.rpc.messages import SERVICE
+from dpserve.service.http.problems import Problem
+from dpserve.service.http.requests import Bodies, RequestHeader
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.rpc.messages import SERVICE, MessageCodec
 from dpserve.service.rpc.server import GrpcPort
 from dpserve.service.telemetry.tracing import RequestSpans
 from dpserve.service.tls import Tls
+from dpserve.training.inputs.columns import encode_rows
 from tests.certificates import write_certificate
 
 from .conftest import LARGEST_BATCH
+from .people import COLUMNS, head_on_columns
+from .people import ROW as PERSON
 from .test_http import PRICE, ROW
 from .test_tracing import STAGES, stages_of, traced
-
-LONGEST = 64 * 1024
 
 
 class Opened:
     """A port for gRPC beside a service."""
 
-    def __init__(self, service, largest=20_000, tls=None, spans=None, seconds=30.0, together=2**28):
+    def __init__(self, service, tls=None, spans=None, seconds=30.0, together=2**28):
         self.service = service
         authentication = Authentication(service.ledger)
         bodies = Bodies(seconds, together)
-        port = GrpcPort(service.models, authentication, service.metrics, bodies, lambda _: largest, spans=spans)
-        self._listening = port.listening("127.0.0.1:0", longest=LONGEST, drain_seconds=20, tls=tls)
+        port = GrpcPort(service.models, authentication, service.metrics, bodies, spans=spans)
+        self._listening = port.listening("127.0.0.1:0", drain_seconds=20, tls=tls)
         self.address = f"127.0.0.1:{service.call(self._listening.__aenter__())}"
         self.client = triton.InferenceServerClient(self.address) if tls is None else None
 
@@ -182,11 +187,78 @@ def test_messages_that_are_none_lack_what_is_needed_or_have_bad_rows_are_refused
         *((each, StatusCode.INVALID_ARGUMENT, "invalid-request") for each in (b"\xff", two, both, wrong, short)),
         (message([[2.0] * 4]), StatusCode.INVALID_ARGUMENT, "invalid-rows"),
         (message([[0.5] * 4] * (LARGEST_BATCH + 1)), StatusCode.INVALID_ARGUMENT, "invalid-rows"),
-        (message([[0.5] * 4] * 1000), StatusCode.RESOURCE_EXHAUSTED, "body-too-large"),
     ):
         code, problem = problem_of(call(opened, "ModelInfer", request, service_pb2.ModelInferResponse, key))
         assert (code, problem["type"].rpartition(":")[2]) == (expected, kind)
     assert opened.service.spent() == 0
+
+
+def test_a_message_is_no_longer_than_its_own_model_takes(start, head):
+    def larger(ledger):
+        return [MeteredPredictor(head, Gaussian(10.0), ledger, largest_batch=1000, name="larger")]
+
+    opened = Opened(start(head, more=larger))
+    key, request = opened.service.add_client(), message([[0.5] * 4] * 1000)
+    code, problem = problem_of(call(opened, "ModelInfer", request, service_pb2.ModelInferResponse, key))
+    assert (code, problem["limit_bytes"]) == (StatusCode.RESOURCE_EXHAUSTED, opened.service.predictor.largest_body)
+    request.model_name = "larger"
+    assert call(opened, "ModelInfer", request, service_pb2.ModelInferResponse, key).outputs
+    opened.close()
+
+
+def hostile(**fields):
+    """A request of about a million of one thing."""
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="age", shape=[1], datatype="FP64")
+    given = {name: fields.pop(name) for name in ("shape", "contents", "parameters") if name in fields}
+    for name, value in given.items():
+        tensor.MergeFrom(type(tensor)(**{name: value}))
+    return service_pb2.ModelInferRequest(model_name="people", inputs=[tensor], **fields)
+
+
+HOSTILE = {
+    "texts": lambda: hostile(contents={"bytes_contents": [b""] * 10**6}),
+    "truths": lambda: hostile(contents={"bool_contents": [True] * 10**6}),
+    "numbers": lambda: hostile(contents={"int64_contents": [1] * 10**6}),
+    "fractions": lambda: hostile(contents={"fp64_contents": [0.5] * 10**6}),
+    "a shape": lambda: hostile(shape=[1] * 10**6),
+    "raw contents": lambda: hostile(raw_input_contents=[b""] * 10**6),
+    "outputs": lambda: hostile(outputs=[{}] * 10**6),
+    "parameters": lambda: hostile(parameters={str(number): {"bool_param": True} for number in range(10**6)}),
+    "numbers one by one": lambda: hostile().SerializeToString() + b"\x28\x01" * 10**6,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_message_of_more_than_its_rows_have_is_refused_before_it_is_parsed(kind, monkeypatch):
+    predictor = MeteredPredictor(head_on_columns(), Gaussian(1.0), None, largest_batch=1000)
+    asked = HOSTILE[kind]()
+    body = asked if isinstance(asked, bytes) else asked.SerializeToString()
+    monkeypatch.setattr("dpserve.service.rpc.messages.parse", lambda *_: pytest.fail("it was parsed"))
+    with pytest.raises(InvalidRows):
+        MessageCodec().decode(predictor, RequestHeader({}, {}, ""), body)
+
+
+@pytest.mark.parametrize("end", [b"\x2b", b"\xff" * 11, b"\x2a\xff\xff", b"\x09\x01"])
+def test_a_large_message_that_is_none_is_refused_with_400(end):
+    predictor = MeteredPredictor(head_on_columns(), Gaussian(1.0), None, largest_batch=1000)
+    body = service_pb2.ModelInferRequest(model_name="people", id="x" * 2**17).SerializeToString() + end
+    with pytest.raises(Problem) as refused:
+        MessageCodec().decode(predictor, RequestHeader({}, {}, ""), body)
+    assert refused.value.status == 400
+
+
+def test_the_largest_batch_of_texts_is_read():
+    predictor = MeteredPredictor(head_on_columns(), Gaussian(1.0), None, largest_batch=1000)
+    columns = {"age": ("FP64", "fp64_contents", 39.0), "member": ("BOOL", "bool_contents", True)}
+    texts = {name: text.encode() for name, text in PERSON.items() if isinstance(text, str)}
+    columns |= {name: ("BYTES", "bytes_contents", text) for name, text in texts.items()}
+    request = service_pb2.ModelInferRequest(model_name="people")
+    for name, (kind, field, value) in columns.items():
+        request.inputs.add(name=name, shape=[1000], datatype=kind, contents={field: [value] * 1000})
+    request.id = "x" * 2**16
+    X = MessageCodec().decode(predictor, RequestHeader({}, {}, ""), request.SerializeToString()).X
+    assert len(X) == 1000
+    assert (encode_rows(COLUMNS, [PERSON]) == X).all()
 
 
 def test_who_asks_is_checked_as_over_http(opened):
@@ -270,7 +342,7 @@ def test_a_compressed_message_is_refused_before_it_is_unpacked(opened):
 
 
 def test_messages_count_among_all_bodies_until_they_are_answered(service):
-    opened = Opened(service, together=len(message().SerializeToString()))
+    opened = Opened(service, together=4 * len(message().SerializeToString()))
     key = service.add_client()
     for _ in range(3):
         opened.infer([ROW], key)
@@ -329,7 +401,7 @@ ALSO = ("ModelReady", "ModelMetadata", "ServerReady", "ServerMetadata", "Reposit
 )
 def test_idle_calls_of_strangers_hold_up_neither_clients_nor_health(service, method):
     """With room for four messages, and many more calls than that."""
-    opened = Opened(service, together=4 * LONGEST)
+    opened = Opened(service, together=4 * service.predictor.largest_body)
     key = service.add_client()
     for guessed in (None, "guessed"):
         with idle(opened, method, 200, guessed):
@@ -343,7 +415,7 @@ def test_idle_calls_of_strangers_hold_up_neither_clients_nor_health(service, met
 def test_idle_questions_about_a_model_hold_up_nobodys(service, monkeypatch):
     """Also not from the same address, as behind a proxy: the oldest end where newer ones come, not by the clock."""
     monkeypatch.setattr("dpserve.service.rpc.server._SECONDS_FOR_QUESTION", 3600.0)
-    opened = Opened(service, together=4 * LONGEST)
+    opened = Opened(service, together=4 * service.predictor.largest_body)
     with idle(opened, "ModelReady", 40) as held, idle(opened, "ModelMetadata", 40) as more:
         ended = as_completed([*held, *more])
         for _ in range(80 - 16):
@@ -354,7 +426,7 @@ def test_idle_questions_about_a_model_hold_up_nobodys(service, monkeypatch):
 
 
 def test_idle_calls_of_one_client_hold_up_no_other(service):
-    opened = Opened(service, together=4 * LONGEST)
+    opened = Opened(service, together=4 * service.predictor.largest_body)
     slow, other = service.add_client("slow"), service.add_client("other")
     with idle(opened, "ModelInfer", 200, slow):
         assert opened.infer([ROW], other, client_timeout=10)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpserve.service.http.codec import check_members
 from dpserve.service.http.numbers import numbers, rows_and_members
 from dpserve.service.http.problems import Problem
-from dpserve.service.http.schemas import InferRequest, PredictOptions, PredictRequest
+from dpserve.service.http.schemas import PredictOptions, PredictRequest
 
 WIDTH = 3
 
@@ -124,11 +124,10 @@ def test_a_large_body_is_read_without_msgspec():
     assert same(read[0], lists)
 
 
-@pytest.mark.parametrize("kind", [PredictRequest, InferRequest])
-def test_each_member_of_a_body_comes_once(kind):
-    for name in kind.__struct_fields__:
-        check_members(f'{{"{name}": 1}}'.encode())
-        for again in (name, f"\\u{ord(name[0]):04x}{name[1:]}"):
+def test_each_member_of_a_body_comes_once():
+    check_members(b'{"a": 1, "b": [{"a": 1}, ":"]}', 3)
+    check_members(b'{"a": {"a": {"a": ":"}}}', 1)  # where the reader has not looked into what it does not know
+    for again in ("a", r"\u0061"):
+        for body in (f'{{"a": 1, "{again}": 2}}', f'[{{"b": [{{"a": ":", "{again}": 2}}]}}]'):
             with pytest.raises(Problem):
-                check_members(f'{{"{name}": [{{"{name}": 1}}], "{again}": 2}}'.encode())
-        check_members(f'{{"{name}": [{{"{name}": 1}}, "\\u00e9"]}}'.encode())
+                check_members(body.encode(), 1)

@@ -77,6 +77,9 @@ class Slow:
         self.begun = []
         self.allowed = threading.Event()
 
+    def characters(self, start, stop):
+        return stop - start
+
     def encode(self, start, stop):
         self.begun.append(start)
         assert self.allowed.wait(30)
@@ -90,13 +93,13 @@ def test_what_a_client_does_not_wait_for_is_not_encoded_to_its_end(start, model)
     next_.allowed.set()
 
     async def ask():
-        asked = asyncio.create_task(plane.encode(RowsRequest(X, unencoded=(gone,))))
+        asked = asyncio.create_task(plane.encode("alice", RowsRequest(X, unencoded=(gone,))))
         while not gone.begun:
             await asyncio.sleep(0)
         asked.cancel()
         gone.allowed.set()
-        waited = asyncio.create_task(plane.encode(RowsRequest(X, unencoded=(late,), deadline=time.monotonic())))
-        await plane.encode(RowsRequest(X[:1], unencoded=(next_,)))
+        waited = asyncio.create_task(plane.encode("bob", RowsRequest(X, unencoded=(late,), deadline=time.monotonic())))
+        await plane.encode("alice", RowsRequest(X[:1], unencoded=(next_,)))
         with pytest.raises(DeadlinePassed):
             await waited
         return await plane.predict(caller, RowsRequest(X[:1]))

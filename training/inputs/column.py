@@ -26,6 +26,7 @@ map scales *every* row of numbers, encoded or not, into the unit ball.
 All of it is one-hot, affine and bins, except for a text's.
 """
 
+import json
 import re
 from abc import abstractmethod
 from typing import Any, Self
@@ -43,6 +44,10 @@ from dpserve.training.fields import Several
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
+NUMBER_BYTES = len("-1.2345678901234567e-308, ")
+"""Bytes of a number in JSON in full precision, with what stands between it and the next."""
+_USUAL_BYTES = 64
+"""Bytes of a short value in JSON, as a time with its offset."""
 NUMBER = re.compile(
     rf"(?!.{{{LONGEST_NUMBER + 1}}})"
     r"(?:[-+]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?|[-+]?(?:nan|infinity|inf))",
@@ -136,6 +141,11 @@ class Column(BaseModel):
     def example(self) -> str | float | bool:
         """A value that fits, made of what is declared."""
 
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that a value takes in JSON at most, as clients write it."""
+        return max(_USUAL_BYTES, *map(json_bytes, self.missing))
+
     @abstractmethod
     def value_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a value that is not missing."""
@@ -186,6 +196,11 @@ def bound_broken(column: Column, beyond: tuple[Mask, Mask], index: int) -> str:
     low, high = getattr(column, "minimum", ""), getattr(column, "maximum", "")
     side, bound = ("below", low) if beyond[0][index] else ("above", high)
     return f"is {side} the declared bound {bound if isinstance(bound, str) else format(bound, 'g')}"
+
+
+def json_bytes(text: str) -> int:
+    """Return how many bytes a text takes in JSON, escaped, with what stands before the next."""
+    return len(json.dumps(text)) + 2
 
 
 def number_in(text: str) -> float | None:

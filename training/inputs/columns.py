@@ -17,7 +17,7 @@ from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError
 from dpserve.training.fields import Several
-from dpserve.training.inputs.column import NUMBER, Column, ValueRefused, bound_broken, quoted
+from dpserve.training.inputs.column import NUMBER, NUMBER_BYTES, Column, ValueRefused, bound_broken, json_bytes, quoted
 from dpserve.training.inputs.plain_columns import BooleanColumn, LevelsColumn, NumberColumn
 from dpserve.training.inputs.text_columns import TextColumn
 from dpserve.training.inputs.text_encoder import TextEncoding
@@ -150,6 +150,12 @@ def blocks_of(columns: Sequence[SomeColumn], X: Floats) -> Iterator[tuple[SomeCo
         start += width
 
 
+def bytes_by_name(columns: Sequence[Column], names: Sequence[str]) -> int:
+    """Return how many bytes a row by name takes in JSON at most, as clients write it: of numbers, without columns."""
+    values = sum(column.most_bytes for column in columns) if columns else len(names) * NUMBER_BYTES
+    return sum(map(json_bytes, names)) + values + len("{}, ")
+
+
 def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *, clip: bool = False) -> Floats:
     """Return rows by name, as JSON gives them, encoded: (n, d).
 
@@ -171,6 +177,11 @@ class UnencodedTexts:
     values: Sequence[str]
     absent: Mask
     block: Floats
+
+    def characters(self, start: int, stop: int) -> int:
+        """Return how much there is to do for some rows, as `TextEncoding.characters` counts it."""
+        assert self.column.encoder is not None
+        return self.column.encoder.characters(self.values[start:stop])
 
     def encode(self, start: int, stop: int) -> None:
         """Compute those of some rows."""

@@ -21,6 +21,7 @@ from dpserve.training.inputs.column import (
     NUMBER,
     Column,
     ValueRefused,
+    json_bytes,
     number_in,
     quoted,
 )
@@ -191,6 +192,11 @@ class LevelsColumn(Column):
     def example(self) -> str:
         """The first level."""
         return self.levels[0]
+
+    @property
+    def most_bytes(self) -> int:
+        """As many as the longest level takes."""
+        return max(super().most_bytes, *map(json_bytes, self.levels))
 
     def value_schema(self) -> dict[str, Any]:
         """Return the list of levels, or any text where others have a coordinate."""

@@ -19,7 +19,7 @@ from pydantic import (
 from dpserve.accounting.arrays import Floats, Mask
 from dpserve.training.errors import DataError
 from dpserve.training.inputs import text_encoder
-from dpserve.training.inputs.column import NUL, Column, ValueRefused, quoted
+from dpserve.training.inputs.column import NUL, Column, ValueRefused, json_bytes, quoted
 from dpserve.training.inputs.text_encoder import TextEncoding
 
 LONGEST_TEXT = 100_000
@@ -28,6 +28,8 @@ LONGEST_TEXT = 100_000
 _WORD = re.compile(r"[^\x00-\x20!-/:-@\[-`{-\x7f]+")
 _ASCII_LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 """Other letters stay as they are: what is their lower case depends on the version of Unicode."""
+_ESCAPED = len(r"\ud83d\ude00")
+"""Bytes of an escaped character in JSON, where it is two halves."""
 _LONGEST_KEPT_GRAM = 64
 """Characters of an n-gram whose coordinate is kept."""
 _NOT_BESIDE_AN_ENCODER = frozenset({"buckets", "of", "lengths"})
@@ -88,6 +90,11 @@ class TextColumn(Column):
     def example(self) -> str:
         """A word."""
         return "text"
+
+    @property
+    def most_bytes(self) -> int:
+        """As many as the longest text takes, each of its characters escaped."""
+        return max(super().most_bytes, _ESCAPED * self.longest + json_bytes(""))
 
     def value_schema(self) -> dict[str, Any]:
         """Return a text's."""

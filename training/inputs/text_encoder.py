@@ -83,6 +83,10 @@ class TextEncoding(BaseModel):
         content = self.model_dump(exclude={"name"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    def characters(self, texts: Sequence[str]) -> int:
+        """Return how many characters of texts are looked at, and those of a token more for each of them."""
+        return sum(CHARACTERS + min(len(text), CHARACTERS * self.tokens) for text in texts)
+
     @property
     def files(self) -> dict[str, str]:
         """The digests of both files, by their names in a bundle."""

@@ -104,7 +104,7 @@ class Service:
             budget = Budget.from_rho(lineage_rho, DELTA, self._accepts)
             await self._ledger.acting("owner").open_lineage(self._lineage, budget, time=time.time())
             predictor = MeteredPredictor(head, mechanism, self._ledger, largest_batch=50)
-            app = create_app(Models([predictor]), self._ledger, largest_body=lambda _: 10**6)
+            app = create_app(Models([predictor]), self._ledger)
             self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
             self._loop = asyncio.get_running_loop()
             self._ready.set()

@@ -1,0 +1,147 @@
+"""The structure of JSON by itself: counted as a parser sees it, and in bounded memory; and what is refused for it."""
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.service.errors import InvalidRows
+from dpserve.service.http.codec import RowsCodec
+from dpserve.service.http.openinference import OpenInferenceCodec
+from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.requests import RequestHeader
+from dpserve.service.http.structure import Structure, structure_of
+from dpserve.service.metered import MeteredPredictor
+from dpserve.service.predictor import LARGEST_BODY
+from dpserve.training.inputs.columns import TextColumn, encode_rows
+
+from .people import COLUMNS, ROW, head_on
+
+SMALL_VALUES = st.recursive(
+    st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.text('a\\",:[{é😀', max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('k\\",:[{', max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def structure_in(value):
+    """Count what a value's JSON has, but for commas, from the value."""
+    if isinstance(value, list):
+        return np.array([max(0, len(value) - 1), 0, 1, 0]) + sum(map(structure_in, value), np.zeros(4, int))
+    if isinstance(value, dict):
+        own = np.array([max(0, len(value) - 1), len(value), 0, 1])
+        return own + sum(map(structure_in, value.values()), np.zeros(4, int))
+    return np.zeros(4, int)
+
+
+@given(SMALL_VALUES, st.booleans(), st.integers(1, 9))
+def test_it_is_what_the_value_has_wherever_the_text_is_cut(value, escaped, chunk):
+    text = json.dumps(value, ensure_ascii=escaped).encode()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dpserve.service.http.structure._CHUNK", chunk)
+        assert structure_of(text) == tuple(structure_in(value).tolist())
+
+
+@pytest.mark.parametrize("text", [b"", b'"', b'"[,:{', b'"\\', b'"\\\\\\"[', b'"' + b"\\" * 9])
+def test_a_string_that_does_not_end_has_no_structure(text):
+    assert structure_of(text) == Structure(0, 0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    """A model with five columns, one of which is a text of 1,024 coordinates."""
+    columns = (*COLUMNS[:-1], TextColumn(name="note"))
+    return MeteredPredictor(head_on(columns, [ROW] * 2), Gaussian(1.0), None, largest_batch=1000)
+
+
+def repeated(before, again, end="]}"):
+    """Return a body of the largest size, of the same text again and again."""
+    return (before + again * ((LARGEST_BODY - len(before) - len(end)) // len(again)) + end).encode()
+
+
+TENSOR = '{"inputs": [{"name": "age", "shape": [1], "datatype": "FP64", "data": ['
+HOSTILE = {
+    "empty objects": repeated('{"instances":[', "{},"),
+    "empty rows": repeated('{"instances":[', "[],"),
+    "one long row": repeated('{"instances":[[', "0,"),
+    "one long row of texts": repeated('{"instances":[[', '"",'),
+    "one object of many names": ('{"instances":[{' + ",".join(f'"{n:x}":0' for n in range(1_400_000)) + "}]}").encode(),
+    "one name in each row": repeated('{"instances":[', '{"a":0},'),
+    "one name twice in each row": repeated('{"instances":[', '{"age":0,"age":0},'),
+    "nested lists": b'{"instances":' + b"[" * LARGEST_BODY,
+    "members": ("{" + ",".join(f'"{n:x}":0' for n in range(1_400_000)) + "}").encode(),
+    "quotes": b'{"instances":[' + b'"' * (LARGEST_BODY - 14),
+    "escaped quotes": b'{"instances":["' + b'\\"' * (LARGEST_BODY // 2 - 8),
+    "tensor: numbers": repeated(TENSOR, "0,"),
+    "tensor: rows": repeated(TENSOR, "[0],"),
+    "tensor: texts": repeated(TENSOR, '"",'),
+    "tensor: a shape": repeated('{"inputs": [{"name": "age", "datatype": "FP64", "data": [0], "shape": [', "1,"),
+    "tensors": repeated('{"inputs": [', '{"name":"a"},'),
+    "tensors: parameters": (
+        '{"inputs": [], "parameters": {' + ",".join(f'"{n:x}":0' for n in range(1_400_000)) + "}}"
+    ).encode(),
+    "tensors: outputs": repeated('{"inputs": [], "outputs": [', '{"name":"a"},'),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_large_body_takes_no_more_memory_than_its_bytes_do_before_it_is_refused(predictor, kind):
+    body, codec = HOSTILE[kind], OpenInferenceCodec() if kind.startswith("tensor") else RowsCodec()
+    assert len(body) <= LARGEST_BODY + 2**17
+    tracemalloc.start()
+    try:
+        with pytest.raises((InvalidRows, Problem)):
+            codec.decode(predictor, RequestHeader({}, {}, ""), body)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3 * LARGEST_BODY
+
+
+def test_the_largest_batch_is_read_whatever_its_texts_say(predictor):
+    note = ',:[{"\\é' * 900
+    rows = [ROW | {"note": note, "age": age % 100} for age in range(1000)]
+    for escaped in (True, False):
+        body = json.dumps({"instances": rows}, ensure_ascii=escaped).encode()
+        assert 64 * 1024 < len(body) < predictor.largest_body
+        request = RowsCodec().decode(predictor, RequestHeader({}, {}, ""), body)
+        assert request.X[:, 0].tolist() == [age % 100 for age in range(1000)]
+    inputs = [
+        {"name": name, "shape": [1000, 1], "datatype": kind, "data": [[row[name]] for row in rows]}
+        for name, kind in {"age": "FP64", "city": "BYTES", "member": "BOOL", "since": "BYTES", "note": "BYTES"}.items()
+    ]
+    tensors = OpenInferenceCodec().decode(predictor, RequestHeader({}, {}, ""), json.dumps({"inputs": inputs}).encode())
+    np.testing.assert_array_equal(tensors.X, request.X)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_rows_of_as_many_numbers_as_there_are_coordinates_are_read(predictor, indent):
+    rows = np.tile(encode_rows(predictor.certificate.columns, [ROW]), (600, 1)).tolist()
+    body = json.dumps({"instances": rows}, indent=indent).encode()
+    assert RowsCodec().decode(predictor, RequestHeader({}, {}, ""), body).X.shape == (600, predictor.width)
+
+
+TWICE = {
+    "in a row": '{"instances": [{"age": 1, "age": 2, "city": "Oslo", "member": true, "since": null, "note": ":"}]}',
+    "in a row, escaped": '{"instances": [{"age": 1, "\\u0061ge": 2, "city": null, "member": true, "since": null, '
+    '"note": ""}]}',
+    "in a tensor": '{"inputs": [{"name": "age", "name": "age", "shape": [1], "datatype": "FP64", "data": [1]}]}',
+    "in a tensor's parameters": '{"inputs": [{"name": "age", "parameters": {"a": 1, "a": 2}, "shape": [1], "datatype": '
+    '"FP64", "data": [1]}]}',
+    "in an output": '{"inputs": [], "outputs": [{"name": "probabilities", "name": "probabilities"}]}',
+    "in parameters": '{"inputs": [], "parameters": {"clip": true, "clip": false}}',
+    "in what nobody reads": '{"inputs": [], "other": [{"a": {"b": 1, "b": 2}}]}',
+}
+
+
+@pytest.mark.parametrize("where", TWICE)
+def test_a_member_that_comes_twice_is_refused_wherever_it_is(predictor, where):
+    codec = RowsCodec() if "row" in where else OpenInferenceCodec()
+    with pytest.raises(Problem) as refused:
+        codec.decode(predictor, RequestHeader({}, {}, ""), TWICE[where].encode())
+    assert refused.value.kind is ProblemType.INVALID_REQUEST
+    assert "twice" in refused.value.detail
