@@ -71,7 +71,13 @@ class _JoinedWrites:
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
 
     def write(self, data: bytes) -> None:
-        """Send what waits, and this; or have a head wait."""
+        """Send what waits, and this; or have a head wait. A connection that is closing takes nothing more.
+
+        `writelines` of asyncio's own loop has a lost connection waited for again, in Python 3.12 and early 3.13
+        (gh-136234), and the next connection with its number is then never read.
+        """
+        if self._transport.is_closing():
+            return
         if self.head:
             head, self.head = self.head, b""
             if data:

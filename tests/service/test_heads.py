@@ -1,5 +1,6 @@
 """A request's head, byte by byte over a socket: what is a header, and how long a head may be."""
 
+import asyncio
 import json
 import socket
 import struct
@@ -7,9 +8,10 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
+import uvloop
 
 from dpserve.service.http import protocol
-from dpserve.service.http.protocol import LONGEST_HEAD, MOST_UNANSWERED
+from dpserve.service.http.protocol import LONGEST_HEAD, MOST_UNANSWERED, _JoinedWrites
 
 from .test_http import PRICE
 
@@ -165,6 +167,26 @@ def test_a_connection_with_too_many_unanswered_requests_is_closed(port, request)
     with Connection(url) as connection:
         connection.send(asked(b"livez"))
         assert connection.answer()[0] in (200, 401, 404)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_nothing_is_written_to_a_connection_that_was_aborted(loop, caplog):
+    """asyncio logs what is written to a lost connection, or keeps it and waits to send it."""
+
+    async def write_after_the_end():
+        here, there = socket.socketpair()
+        with there:
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=here)
+            writes = _JoinedWrites(transport)
+            transport.abort()
+            for _ in range(MOST_UNANSWERED):
+                writes.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
+                writes.write(b"{}")
+            return transport.get_write_buffer_size()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(write_after_the_end()) == 0
+    assert caplog.records == []
 
 
 def segments_with_data(connection):
