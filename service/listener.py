@@ -1,6 +1,7 @@
 """Listening: uvicorn through its public interface, in this process or with workers of its own."""
 
 import asyncio
+import ctypes
 import errno
 import gc
 import http.client
@@ -10,12 +11,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
-import numpy as np
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
@@ -28,8 +28,10 @@ from dpserve.service.telemetry import logs
 from dpserve.service.tls import Tls
 
 _BACKLOG = 2048
-_LARGEST_BLOCK = 32 * 2**20 - 8192
-"""Bytes of a block that glibc still counts, its own bytes around it included."""
+_LARGEST_BLOCK = 4 * 2**20
+"""Bytes of a block that is kept."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""The names of these options, in glibc's malloc.h."""
 _SECONDS_BEFORE_ANOTHER_WORKER = 1.0
 _ANOTHER_WORKER = 75
 """The status (EX_TEMPFAIL) of a worker that another one is to be started for."""
@@ -55,13 +57,16 @@ class ServiceSettings:
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep what a large request frees for the next one.
+    """Have glibc keep what usual requests free for the next ones, and give back at once what the largest take.
 
-    It gives back what is freed beyond twice the largest block that it saw freed, and takes it anew page by page: of 256
-    rows of 600 numbers 4 to 8 % of a request's CPU. It counts blocks of up to 32 MiB (mallopt(3), on
-    M_MMAP_THRESHOLD), and this one is never touched. Another library has rules of its own, and loses nothing.
+    By itself it takes and gives back the memory of a request of hundreds of rows page by page, of 256 rows of 600
+    numbers 4 to 8 % of a request's CPU; and once it has seen a body of many megabytes freed it keeps all such ones.
+    Another library has rules of its own, and loses nothing.
     """
-    np.empty(_LARGEST_BLOCK, dtype=np.uint8)
+    with suppress(AttributeError, OSError):
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(_M_MMAP_THRESHOLD, _LARGEST_BLOCK)
+        set_option(_M_TRIM_THRESHOLD, 2 * _LARGEST_BLOCK)
 
 
 def bind(host: str = "127.0.0.1", port: int = 0, option: str = "port") -> socket.socket:

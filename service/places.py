@@ -46,3 +46,7 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     except asyncio.CancelledError:
         await asyncio.wait([computed])
         raise
+    finally:
+        # An error's traceback has this frame, which has the future, which has the error: all of it would stay until
+        # the collector comes by, with the body that was parsed.
+        del computed

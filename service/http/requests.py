@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope
 from dpserve.accounting.ledger import Idempotency
 from dpserve.service.errors import Overloaded
 from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.structure import SMALL
 from dpserve.service.places import Places
 from dpserve.service.predictor import LARGEST_BODY
 
@@ -151,16 +152,17 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
 
 
 class Bodies:
-    """Reads bodies, each within `seconds`, and holds at most `together` bytes of them, a quarter of them of one caller.
+    """Reads bodies, each within `seconds`, and holds at most `together` bytes of them, a fifth of them of one caller.
 
-    They count until their requests are answered. parsing: the turns in which large ones are parsed, one at a time.
+    A fifth is kept for small bodies. They count until their requests are answered. parsing: the turns in which large
+    ones are parsed, one at a time.
     """
 
-    def __init__(self, seconds: float = 30.0, together: int = 4 * LARGEST_BODY) -> None:
+    def __init__(self, seconds: float = 30.0, together: int = 5 * LARGEST_BODY) -> None:
         """together: of all bodies of this process."""
         self._seconds = seconds
         self._room = self.together = together
-        self._each = together // 4
+        self._each = together // 5
         self._held: dict[Hashable, int] = {}
         self.parsing = Places(1)
 
@@ -176,16 +178,17 @@ class Bodies:
         except TimeoutError:
             raise self._too_late() from None
         try:
-            self._take(len(body), caller)
+            self._take(len(body), len(body), caller)
             yield body
         finally:
             self.release(len(body), caller)
 
-    def _take(self, length: int, caller: Hashable) -> None:
-        """Count so many bytes more. Raises Overloaded, and has counted them."""
-        self._room -= length
-        held = self._held[caller] = self._held.get(caller, 0) + length
-        if self._room < 0 or held > self._each:
+    def _take(self, more: int, length: int, caller: Hashable) -> None:
+        """Count so many bytes more of a body that has `length` by now. Raises Overloaded, and has counted them."""
+        self._room -= more
+        held = self._held[caller] = self._held.get(caller, 0) + more
+        # A share is kept for small bodies, whatever clients with large ones hold together.
+        if held > self._each or self._room < (0 if length < SMALL else self._each):
             raise Overloaded(1)
 
     async def read(
@@ -201,7 +204,7 @@ class Bodies:
         if int(fields.get(b"content-length", 0)) > largest:
             await _discard(fields, receive, deadline)
             raise too_long(largest)
-        parts: list[bytes] = []
+        body = bytearray()  # small parts that are kept, each by itself, would leave the memory in pieces
         more, length = True, 0
         try:
             async with asyncio.timeout_at(deadline):
@@ -210,12 +213,12 @@ class Bodies:
                     if message["type"] != "http.request":
                         raise ClientDisconnected
                     part, more = message.get("body", b""), message.get("more_body", False)
-                    parts.append(part)
                     if length + len(part) > largest:
                         raise too_long(largest)
                     length += len(part)
-                    self._take(len(part), caller)
-            return b"".join(parts)
+                    self._take(len(part), length, caller)
+                    body += part
+            return bytes(body)
         except BaseException as error:
             self.release(length, caller)
             if isinstance(error, TimeoutError):

@@ -7,6 +7,7 @@ import pytest
 from dpserve.service.errors import Overloaded
 from dpserve.service.http.problems import Problem
 from dpserve.service.http.requests import Bodies, ClientDisconnected
+from dpserve.service.http.structure import SMALL
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ async def test_a_body_comes_in_parts_and_one_that_is_too_long_is_refused():
 
 
 async def test_bodies_that_are_too_long_together_are_refused_until_some_are_answered():
-    bodies = Bodies(together=60)
+    bodies = Bodies(together=75)
     first = await bodies.read(FIELDS, sending(b"1234567890"), 10)
     with pytest.raises(Overloaded):
         await bodies.read(FIELDS, sending(b"1234", b"56"), 10)
@@ -48,21 +49,32 @@ async def test_bodies_that_are_too_long_together_are_refused_until_some_are_answ
     assert await bodies.read(FIELDS, sending(b"1234567890"), 10)
 
 
-async def test_a_caller_has_a_quarter_of_the_room_and_leaves_the_others():
-    bodies = Bodies(together=40)
+async def test_a_caller_has_a_fifth_of_the_room_and_leaves_the_others():
+    bodies = Bodies(together=50)
     ann = await bodies.read(FIELDS, sending(b"123456"), 10, "ann")
     with pytest.raises(Overloaded):
         await bodies.read(FIELDS, sending(b"12", b"345"), 10, "ann")
-    for caller in ("bob", "cy", "dora"):
+    for caller in ("bob", "cy", "dora", "eve"):
         await bodies.read(FIELDS, sending(b"1234567890"), 10, caller)
     with pytest.raises(Overloaded):
-        await bodies.read(FIELDS, sending(b"12345"), 10, "eve")
+        await bodies.read(FIELDS, sending(b"12345"), 10, "fay")
     bodies.release(len(ann), "ann")
     assert await bodies.read(FIELDS, sending(b"1234567890"), 10, "ann")
 
 
+async def test_a_share_is_kept_for_small_bodies():
+    large = SMALL + 10
+    bodies = Bodies(together=5 * large)
+    held = [await bodies.read(FIELDS, sending(bytes(large)), large, caller) for caller in range(4)]
+    with pytest.raises(Overloaded):
+        await bodies.read(FIELDS, sending(bytes(large)), large, "ann")
+    assert await bodies.read(FIELDS, sending(b"1234567890"), large, "ann")
+    bodies.release(len(held[0]), 0)
+    assert await bodies.read(FIELDS, sending(bytes(SMALL)), large, "bob")
+
+
 async def test_a_body_that_stays_away_is_refused_in_time_and_takes_no_room():
-    bodies = Bodies(seconds=0.0, together=40)
+    bodies = Bodies(seconds=0.0, together=50)
     messages = [{"type": "http.request", "body": b"12345", "more_body": True}]
 
     async def receive():

@@ -342,7 +342,7 @@ def test_a_compressed_message_is_refused_before_it_is_unpacked(opened):
 
 
 def test_messages_count_among_all_bodies_until_they_are_answered(service):
-    opened = Opened(service, together=4 * len(message().SerializeToString()))
+    opened = Opened(service, together=5 * len(message().SerializeToString()))
     key = service.add_client()
     for _ in range(3):
         opened.infer([ROW], key)
@@ -401,7 +401,7 @@ ALSO = ("ModelReady", "ModelMetadata", "ServerReady", "ServerMetadata", "Reposit
 )
 def test_idle_calls_of_strangers_hold_up_neither_clients_nor_health(service, method):
     """With room for four messages, and many more calls than that."""
-    opened = Opened(service, together=4 * service.predictor.largest_body)
+    opened = Opened(service, together=5 * service.predictor.largest_body)
     key = service.add_client()
     for guessed in (None, "guessed"):
         with idle(opened, method, 200, guessed):
@@ -415,7 +415,7 @@ def test_idle_calls_of_strangers_hold_up_neither_clients_nor_health(service, met
 def test_idle_questions_about_a_model_hold_up_nobodys(service, monkeypatch):
     """Also not from the same address, as behind a proxy: the oldest end where newer ones come, not by the clock."""
     monkeypatch.setattr("dpserve.service.rpc.server._SECONDS_FOR_QUESTION", 3600.0)
-    opened = Opened(service, together=4 * service.predictor.largest_body)
+    opened = Opened(service, together=5 * service.predictor.largest_body)
     with idle(opened, "ModelReady", 40) as held, idle(opened, "ModelMetadata", 40) as more:
         ended = as_completed([*held, *more])
         for _ in range(80 - 16):
@@ -426,7 +426,7 @@ def test_idle_questions_about_a_model_hold_up_nobodys(service, monkeypatch):
 
 
 def test_idle_calls_of_one_client_hold_up_no_other(service):
-    opened = Opened(service, together=4 * service.predictor.largest_body)
+    opened = Opened(service, together=5 * service.predictor.largest_body)
     slow, other = service.add_client("slow"), service.add_client("other")
     with idle(opened, "ModelInfer", 200, slow):
         assert opened.infer([ROW], other, client_timeout=10)
