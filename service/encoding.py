@@ -12,7 +12,7 @@ _MOST_REQUESTS = 64
 """Requests that are encoded at the same time, a quarter of them of one client."""
 _SECONDS = 2.0
 """Seconds that encoding may take of one request."""
-_SECONDS_UNTIL_KNOWN = _SECONDS / 10
+_SECONDS_UNTIL_KNOWN = _SECONDS / 4
 """Seconds after which the pace of a request says how long all of it takes."""
 
 Result = TypeVar("Result")
