@@ -49,6 +49,8 @@ def test_two_hundred_gaussian_releases() -> None:
         math.erf(math.sqrt(0.5) / math.sqrt(8)), rel=1e-9
     )
     assert "200 noisy results" in found.in_plain_words
+    assert "One noisy result" in explain({parse_release("gaussian:20"): 1}, 1e-6).in_plain_words
+    assert "Nothing computed from the records" in explain({}, 1e-6).in_plain_words
     json.loads(found.model_dump_json())
 
 
@@ -77,11 +79,20 @@ def test_an_account_keeps_the_samplers_share_of_delta() -> None:
 
 @pytest.mark.parametrize(
     ("text", "times"),
-    [("laplace:0.01", 10), ("gaussian:0.001", 10**6), ("exponential:1e-6", 10**12), ("sgm:1.1:0.01", 10**6)],
+    [
+        ("laplace:0.01", 10),
+        ("gaussian:0.001", 10**6),
+        ("exponential:1e-6", 10**12),
+        ("sgm:1.1:0.01", 10**6),
+        # A numerical PLD has all its mass at infinity, or cannot be made: the other analyses hold.
+        ("laplace:0.001", 1),
+        ("laplace:0.001", 100),
+    ],
 )
 def test_every_number_of_an_explanation_is_finite(text: str, times: int) -> None:
     found = json.loads(explain({parse_release(text): times}, 1e-6).model_dump_json())
 
+    assert found["epsilon"] > 0
     bounds = found["identifiability"]
     assert all(value is None or 0 <= value <= 1 for value in bounds.values())
     assert all(reading["epsilon"] is None or math.isfinite(reading["epsilon"]) for reading in found["analyses"])
@@ -177,3 +188,14 @@ def test_an_account_without_charges_speaks_of_itself_and_names_what_everybody_is
     assert "nothing can be inferred" not in words
     assert words.startswith("This account")
     assert ("What everybody is shown is not counted here" in words) == others
+
+
+@pytest.mark.parametrize(("blocks", "group"), [(("autumn",), ""), (("autumn", "winter"), "team")])
+def test_whoever_shares_answers_of_a_model_with_blocks_is_bounded_by_these_and_not_by_the_lineage(blocks, group):
+    state = AccountState.after_releases({}, Budget.from_mu(1, 1e-6), group=group)
+    words = explain_account(state, price=None, blocks=blocks).explanation.in_plain_words
+
+    assert all(block in words for block in blocks)
+    assert "lineage's" not in words
+    assert ("'team'" in words) == bool(group)
+    assert "lineage's" in explain_account(state, price=None).explanation.in_plain_words

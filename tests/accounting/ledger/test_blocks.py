@@ -241,6 +241,9 @@ async def test_a_loss_is_declared_for_a_block_that_the_store_lost_and_an_unknown
     async with Ledger.open(bare) as ledger:
         with pytest.raises(CannotRecover, match="no block '2026-11'"):
             await reconcile(ledger.acting("owner"), "lineage", [], lost)
+        with pytest.raises(CannotRecover, match="has the block 2026-10"):
+            await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=(OCTOBER, NOVEMBER)))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
         await reconcile(ledger.acting("owner"), "lineage", [], replace(lost, gone=(NOVEMBER,)))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, NOVEMBER: 2}
         question = asking("lineage", "ann", "2", blocks=(NOVEMBER,))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpserve.accounting.ledger import Ledger, LedgerUnavailable
+from dpserve.accounting.ledger import Ledger, LedgerUnavailable, backups
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.ledger.values import LedgerRequest, Line
@@ -102,6 +102,8 @@ async def test_a_call_whose_time_ran_out_meanwhile_is_made_once_more(
                 raise LedgerUnavailable("the ledger's store did not answer within 5 s")
         return await call(self, lineage, function, *rest, **more)
 
+    monkeypatch.setattr(backups, "_ENTRIES_OF_A_STREAM", 7)  # so that 30 receipts are several parts
+    monkeypatch.setattr(backups, "_MOST_WAITING", 10)
     async with Ledger.open(tmp_path / "store") as ledger, Ledger.open(tmp_path / "new") as new:
         await _charge(ledger, "lineage", 30)
         lines = await _lines(ledger)
