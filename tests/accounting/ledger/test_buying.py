@@ -1,6 +1,7 @@
 """Buying releases: everything is checked before anything is opened, settled or charged, and a lineage pays at once."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -110,6 +111,66 @@ async def test_an_open_lineage_stays_as_it_is(
         with pytest.raises(error):
             await buy(embedded, [purchase(lineage, "b", **wrong)], by="ann")
         assert dump(store_url, lineage) == before
+
+
+MONTHS = {"june": BUDGET, "may": BUDGET}
+
+
+async def planted_start(ledger: Ledger) -> tuple[list[str], list[Purchase], dict[str, dict[str, int]]]:
+    """Return lineages, what is to be served of them, and what each of their blocks has paid once all of it is bought.
+
+    Of the first two models are served, and nothing is open yet; the second has blocks, of which one paid before; the
+    third is open and paid before.
+    """
+    fresh, blocks, known = names = [new_lineage() for _ in range(3)]
+    await buy(ledger, [purchase(blocks, "old", payers={"may": BUDGET}), purchase(known, "old")], by="ann")
+    served = [purchase(fresh, "a"), purchase(fresh, "b"), purchase(blocks, "c", payers=MONTHS), purchase(known, "d")]
+    paid = {
+        fresh: {"": 2 * PRICE},
+        blocks: {"": 0, "june": PRICE, "may": 2 * PRICE},
+        known: {"": 2 * PRICE},
+    }
+    return names, served, paid
+
+
+async def test_a_start_charges_each_model_once_in_every_order(ledger: Ledger) -> None:
+    for order in permutations(range(4)):
+        names, served, paid = await planted_start(ledger)
+        await buy(ledger, [served[place] for place in order], by="ann")
+        assert {name: await spent(ledger, name) for name in names} == paid
+
+
+REFUSED: dict[str, tuple[str, dict[str, object], type[LedgerError]]] = {
+    "another budget": ("known", {"payers": {"": replace(BUDGET, limit=2 * PRICE)}}, OtherBudget),
+    "another budget than what is served with it": ("fresh", {"payers": {"": replace(BUDGET, limit=1)}}, OtherBudget),
+    "another unit": ("known", {"unit": "person"}, OtherUnit),
+    "another unit than what is served with it": ("fresh", {"unit": "person"}, OtherUnit),
+    "another currency": ("blocks", {"payers": {"late": Budget.pure(1, "pure")}}, ActRefused),
+    "a block without a budget": ("blocks", {"payers": {"late": None}}, NoBudget),
+    "too dear": ("fresh", {"cost": Cost((GaussianLoss(1.0),))}, NotPaidFor),
+    "too dear for one of its blocks": ("blocks", {"models": "ef", "payers": MONTHS}, NotPaidFor),
+    "too dear with what is served with it": ("fresh", {"models": "efg"}, NotPaidFor),
+    "too dear with what was charged before": ("known", {"models": "ef"}, NotPaidFor),
+    "not accepted": ("known", {"cost": LAPLACE}, NotPaidFor),
+    "answers that are too dear": ("fresh", {"models": "", "per_answer": Cost((GaussianLoss(1.0),))}, NotPaidFor),
+}
+"""What a lineage of `planted_start` refuses: which one, how what it would pay for differs, and the error."""
+
+
+@pytest.mark.parametrize("why", REFUSED)
+async def test_a_start_that_one_lineage_refuses_changes_none_in_every_order(
+    ledger: Ledger, store_url: str, why: str
+) -> None:
+    names, served, _ = await planted_start(ledger)
+    of, changed, error = REFUSED[why]
+    changed = {"models": "e", "payers": {"": BUDGET}, **changed}
+    lineage = names[("fresh", "blocks", "known").index(of)]
+    served[0] = purchase(lineage, *changed.pop("models"), **changed)  # type: ignore[misc, arg-type]
+    before = [dump(store_url, name) for name in names]
+    for order in permutations(served):
+        with pytest.raises(error):
+            await buy(ledger, order, by="ann")
+        assert [dump(store_url, name) for name in names] == before
 
 
 async def test_a_budget_for_other_charges_is_refused_with_both_kinds(ledger: Ledger, lineage: str) -> None:
