@@ -281,6 +281,8 @@ class ConfiguredService:
         """Raise what a process that answers would raise, after a lineage was charged for a model that is not served."""
         async with aclosing(await _http_options(self.settings)):
             pass
+        if (tls := self.server.tls) is not None:
+            tls.check_answers(None if self.grpc_port is None else _address(self.settings.host, 0))
 
     async def _prepare(self, ledger: Ledger, loaded: Sequence[Model]) -> None:
         """See to it that each lineage has an account that can pay, and charge it for its pay-once models.

@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,14 +25,43 @@ class Tls:
     def __post_init__(self) -> None:
         """Load both once, to find out now."""
         try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-                self.certificate, self.key, _no_password
-            )
+            self._loaded()
         except (OSError, ssl.SSLError) as error:
-            raise CannotServe(
-                f"{self.certificate} and {self.key} cannot be used for HTTPS: {error}; they must be PEM files, the key "
-                "that of the certificate and without a password"
-            ) from error
+            raise self._refused(error) from error
+
+    def check_answers(self, grpc_address: str | None) -> None:
+        """Raise CannotServe if these files can be loaded, and no client be answered with them all the same.
+
+        grpc_address: HOST:PORT where gRPC could listen, if it is to answer: it takes fewer kinds of keys.
+        """
+        try:
+            client = self.pinned()
+            client.verify_mode = ssl.CERT_NONE  # what has expired may be renewed while the service runs
+            _shake_hands(self._loaded(), client)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise self._refused(error) from error
+        if grpc_address is not None:
+            import grpc
+
+            server = grpc.server(ThreadPoolExecutor(1))
+            try:
+                server.add_secure_port(grpc_address, self.for_grpc())
+            except RuntimeError as error:
+                raise self._refused("gRPC does not take a key of this kind, or their form") from error
+            finally:
+                server.stop(None)
+
+    def _loaded(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_ciphers(_CIPHERS)
+        context.load_cert_chain(self.certificate, self.key, _no_password)
+        return context
+
+    def _refused(self, why: object) -> CannotServe:
+        return CannotServe(
+            f"{self.certificate} and {self.key} cannot be used for HTTPS: {why}; they must be PEM files, the key "
+            "that of the certificate and without a password"
+        )
 
     def pinned(self) -> ssl.SSLContext:
         """Return what a caller trusts this very certificate with, whoever signed it and whatever it is a name of.
@@ -121,6 +151,23 @@ class Renewed(Generic[_Made]):
             else:
                 logs.log.info("the certificate was renewed")
         return self.made
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Have both agree on a connection in memory. Raises SSLError where they do not."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)
+    while sum(_goes_on(side) for side in sides) < len(sides):  # each in every round, unlike `all`
+        pass
+
+
+def _goes_on(side: ssl.SSLObject) -> bool:
+    """Take a handshake as far as what has come allows; return whether it is over."""
+    try:
+        side.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int]:

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import Ledger
@@ -23,6 +25,7 @@ from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 from dpserve.training.kinds.weights.model import ReleasedWeights
 from dpserve.training.kinds.weights.train import release_weights
+from tests.certificates import write_certificate
 from tests.owners_commands import COLUMNS, ROWS
 from tests.seeded import Seeded
 
@@ -82,11 +85,18 @@ def test_no_lineage_pays_when_another_cannot(run, train):
 @pytest.mark.usefixtures("train")
 def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, free_port):
     run("lineage", "set-budget", "first", *BUDGET)
+    curve = write_certificate(run.folder, "curve", ec.generate_private_key(ec.SECP256K1()))
+    ed448 = write_certificate(run.folder, "ed448", Ed448PrivateKey.generate())
+    trusted = write_certificate(run.folder, "trusted")
+    trusted[0].write_text(trusted[0].read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE"))
     for more in (
         ("--default", "second"),
         ("--trusted-proxies", "everybody"),
         ("--jwt-issuer", "https://i.example", "--jwt-audience", "a", "--jwt-keys", "nowhere.json"),
         ("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"),
+        ("--tls-cert", curve[0], "--tls-key", curve[1]),  # which no client takes
+        ("--tls-cert", trusted[0], "--tls-key", trusted[1]),
+        ("--tls-cert", ed448[0], "--tls-key", ed448[1], "--grpc-port", 0),  # which gRPC does not take
         ("--admin-port", "1", "--admin-host", "192.0.2.1"),
         ("first",),
         ("--port", free_port, "--grpc-port", free_port),
