@@ -119,8 +119,7 @@ MONTHS = {"june": BUDGET, "may": BUDGET}
 async def planted_start(ledger: Ledger) -> tuple[list[str], list[Purchase], dict[str, dict[str, int]]]:
     """Return lineages, what is to be served of them, and what each of their blocks has paid once all of it is bought.
 
-    Of the first two models are served, and nothing is open yet; the second has blocks, of which one paid before; the
-    third is open and paid before.
+    The first is not open, and has two models; the second has blocks, of which one paid before; the third paid before.
     """
     fresh, blocks, known = names = [new_lineage() for _ in range(3)]
     await buy(ledger, [purchase(blocks, "old", payers={"may": BUDGET}), purchase(known, "old")], by="ann")
