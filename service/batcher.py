@@ -1,16 +1,18 @@
 """One batcher: what arrives while a batch is under way goes into the next one.
 
 A lone request goes at once. `max_batch_time` holds a batch back for longer, so that more may join it. Promises: a batch
-is processed after the one before it; a request that was cancelled, or whose deadline passed, before its batch began is
-no part of it; the queue is bounded, and a request that would have to wait too long is refused at once.
+is processed after the one before it; clients take turns, and each one's requests go in order of arrival; a request that
+was cancelled, or whose deadline passed, before its batch began is no part of it; the queue is bounded, a quarter of it
+is for one client at most, and a request that would have to wait too long is refused at once.
 """
 
 import asyncio
 import math
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakMethod
 
@@ -58,10 +60,12 @@ class BatchLimits:
 class Waiting(Struct, eq=False, kw_only=True):
     """A request of `rows` rows that is to go into a batch, before its `deadline` by the batcher's clock.
 
-    Derive from it what a batch needs to know. result: a future, made by `submit`. begun: whether a batch has it.
+    Derive from it what a batch needs to know. client: who takes turns with others. result: a future, made by `submit`.
+    begun: whether a batch has it.
     """
 
     rows: int
+    client: Hashable = None
     deadline: float = math.inf
     result: Any = None
     begun: bool = False
@@ -70,8 +74,14 @@ class Waiting(Struct, eq=False, kw_only=True):
 Request = TypeVar("Request", bound=Waiting)
 
 
+class _Queue(deque[Request]):
+    """The requests of a client that wait. rows: of all of them."""
+
+    rows = 0
+
+
 class Batcher(Generic[Request, Result]):
-    """Calls `process` with one batch of requests at a time, in order of arrival.
+    """Calls `process` with one batch of requests at a time, in the order in which they came, clients in turn.
 
     `process` returns one result for each request, in order. A result that is an exception is raised to its caller; an
     exception that `process` raises, to every caller of the batch. A LedgerError that it raises is raised to all who
@@ -89,8 +99,9 @@ class Batcher(Generic[Request, Result]):
         self._process = WeakMethod(process)  # no circle: a model that is removed is to be free at once
         self._limits = limits or BatchLimits()
         self._clock = clock
-        self._waiting: deque[Request] = deque()
-        self._waiting_rows = 0
+        self._waiting: OrderedDict[Hashable, _Queue[Request]] = OrderedDict()
+        """The requests of each client; whose turn is next comes first."""
+        self._waiting_rows = self._waiting_requests = 0
         self._running: asyncio.Task[None] | None = None
         self._seconds_per_batch = 0.0
 
@@ -104,13 +115,18 @@ class Batcher(Generic[Request, Result]):
 
         Cancel that to withdraw the request from the queue. Raises Overloaded, with nothing done.
         """
+        own = self._waiting.get(request.client)
         if self._waiting_rows:
-            self._check_room(request.rows)
+            self._check_room(request.rows, own or _Queue())
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Result] = loop.create_future()
         request.result = result
-        self._waiting.append(request)
+        if own is None:
+            own = self._waiting[request.client] = _Queue()
+        own.append(request)
+        own.rows += request.rows
         self._waiting_rows += request.rows
+        self._waiting_requests += 1
         if request.deadline < math.inf:
             timer = loop.call_later(max(0.0, request.deadline - self._clock()), _expire, request)
             result.add_done_callback(lambda _: timer.cancel())
@@ -124,10 +140,13 @@ class Batcher(Generic[Request, Result]):
         while self._running is not None:
             await asyncio.wait([self._running])
 
-    def _check_room(self, rows: int) -> None:
-        batches = math.ceil(self._waiting_rows / self._limits.max_batch_size)
-        expected = batches * self._seconds_per_batch
-        full = self._waiting_rows + rows > self._limits.max_waiting_rows
+    def _check_room(self, rows: int, own: "_Queue[Request]") -> None:
+        # As many turns as the client has requests, and in each about as many rows of every client.
+        turns, mean = len(own) + 1, self._waiting_rows / self._waiting_requests
+        ahead = min(self._waiting_rows, turns * len(self._waiting) * mean)
+        expected = math.ceil(ahead / self._limits.max_batch_size) * self._seconds_per_batch
+        most = self._limits.max_waiting_rows
+        full = self._waiting_rows + rows > most or (own.rows > 0 and own.rows + rows > most // 4)
         if full or expected > self._limits.max_waiting_seconds:
             raise Overloaded(max(1, math.ceil(expected)))
 
@@ -162,11 +181,21 @@ class Batcher(Generic[Request, Result]):
     def _next_batch(self) -> list[Request]:
         batch: list[Request] = []
         room = self._limits.max_batch_size
-        # A request larger than a batch goes alone, and none overtakes another: a stream of small ones would keep it
-        # waiting.
-        while self._waiting and (not batch or self._waiting[0].rows <= room):
-            first = self._waiting.popleft()
+        # A request larger than a batch goes alone, and none overtakes whose turn it is: a stream of small ones would
+        # keep it waiting.
+        while self._waiting:
+            client = next(iter(self._waiting))
+            own = self._waiting[client]
+            if batch and own[0].rows > room:
+                break
+            first = own.popleft()
+            own.rows -= first.rows
+            if own:
+                self._waiting.move_to_end(client)
+            else:
+                del self._waiting[client]
             self._waiting_rows -= first.rows
+            self._waiting_requests -= 1
             # Whoever was cancelled, or ran out of time in the queue, is not charged.
             if not first.result.done():
                 first.begun = True
@@ -175,11 +204,11 @@ class Batcher(Generic[Request, Result]):
         return batch
 
     def _fail_waiting(self, error: LedgerError) -> None:
-        for waiting in self._waiting:
+        for waiting in chain.from_iterable(self._waiting.values()):
             if not waiting.result.done():
                 waiting.result.set_exception(copy_of(error))
         self._waiting.clear()
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_requests = 0
 
 
 def _expire(waiting: Waiting) -> None:

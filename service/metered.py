@@ -116,6 +116,7 @@ class MeteredPredictor(Predictor):
         phi = await self._features(caller.client, request) if self._on_encoder else None
         arrival = _Arrival(
             rows=len(request.X),
+            client=caller.client,
             deadline=request.deadline,
             caller=caller,
             request=request,
@@ -132,7 +133,7 @@ class MeteredPredictor(Predictor):
 
         async def compute(place: int) -> Floats:
             return await self._encoder.submit(
-                _Inputs(rows=len(parts[place]), deadline=request.deadline, X=parts[place])
+                _Inputs(rows=len(parts[place]), client=client, deadline=request.deadline, X=parts[place])
             )
 
         if len(parts) == 1:

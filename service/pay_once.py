@@ -176,7 +176,7 @@ class PayOncePredictor(Predictor):
             self._renew(paid, caller)
         if traced is not None:
             traced.begin()
-        rows = _Rows(rows=len(request.X), deadline=request.deadline, X=request.X, timeline=traced)
+        rows = _Rows(rows=len(request.X), client=caller.client, deadline=request.deadline, X=request.X, timeline=traced)
         values, noise = await self._computing.submit(rows)
         return Prediction(values=values, noise=noise, charge=paid.charge)
 
@@ -185,6 +185,7 @@ class PayOncePredictor(Predictor):
             traced.begin()
         return _Payment(
             rows=1,
+            client=caller.client,
             deadline=request.deadline,
             caller=caller,
             idempotency=request.idempotency,
@@ -194,7 +195,9 @@ class PayOncePredictor(Predictor):
 
     def _renew(self, paid: _Paid, caller: Caller) -> None:
         """Ask the ledger again, which costs nothing; what it refuses or does not decide is refused to the next."""
-        payment = _Payment(rows=1, caller=caller, idempotency=None, time=self._clock(), timeline=None)
+        payment = _Payment(
+            rows=1, client=caller.client, caller=caller, idempotency=None, time=self._clock(), timeline=None
+        )
         try:
             result = self._batcher.submit(payment)
         except Overloaded:

@@ -32,8 +32,8 @@ class Gated:
             raise error
         return [ValueError(number) if number < 0 else 10 * number for number in numbers]
 
-    def submit(self, number: int, rows: int = 1, **settings: float) -> "asyncio.Future[int]":
-        return self.batcher.submit(Number(number=number, rows=rows, **settings))
+    def submit(self, number: int, rows: int = 1, client: str = "", **settings: float) -> "asyncio.Future[int]":
+        return self.batcher.submit(Number(number=number, rows=rows, client=client, **settings))
 
     def end(self, batches: int = 1) -> None:
         for _ in range(batches):
@@ -108,13 +108,44 @@ async def test_a_batch_time_lets_others_join(monkeypatch: pytest.MonkeyPatch) ->
     assert gated.batches == [[1, 2]]
 
 
-async def test_a_full_queue_refuses() -> None:
-    gated = Gated(max_waiting_rows=5)
-    waiting = [gated.submit(number) for number in range(5)]
+async def test_a_full_queue_refuses_and_one_client_fills_no_more_than_a_quarter() -> None:
+    gated = Gated(max_waiting_rows=8)
+    waiting = [gated.submit(number, client="ann") for number in range(2)]
     with pytest.raises(Overloaded):
-        gated.submit(6)
+        gated.submit(2, client="ann")
+    waiting.append(gated.submit(2, rows=6, client="bob"))  # a first request is a client's own affair
+    with pytest.raises(Overloaded):
+        gated.submit(3, client="cy")
     gated.end()
-    assert await asyncio.gather(*waiting) == [0, 10, 20, 30, 40]
+    assert await asyncio.gather(*waiting) == [0, 10, 20]
+
+
+async def test_clients_take_turns_and_each_ones_requests_go_in_order() -> None:
+    gated = Gated(max_batch_size=2)
+    waiting = [gated.submit(number, rows=2, client="ann") for number in range(5)]
+    waiting += [gated.submit(number, client="bob") for number in (5, 6)]
+    waiting.append(gated.submit(7, client="cy"))
+    gated.end(7)
+    assert await asyncio.gather(*waiting) == [10 * number for number in range(8)]
+    assert gated.batches == [[0], [5, 7], [1], [6], [2], [3], [4]]
+
+
+async def test_whose_turn_is_soon_is_not_refused_for_what_one_client_has_waiting() -> None:
+    gated = Gated(max_batch_size=1, max_waiting_seconds=3.0)
+    first = gated.submit(0)
+    await turns()
+    gated.now = 5.0
+    gated.end()
+    await first
+    waiting = [gated.submit(1, client="ann")]
+    await turns()
+    waiting += [gated.submit(number, client="ann") for number in range(2, 6)]
+    with pytest.raises(Overloaded):
+        gated.submit(6, client="ann")
+    waiting.append(gated.submit(7, client="bob"))
+    gated.end(6)
+    assert await asyncio.gather(*waiting) == [10, 20, 30, 40, 50, 70]
+    assert gated.batches.index([7]) <= 3
 
 
 async def test_a_request_that_would_wait_too_long_is_told_when_to_retry() -> None:
