@@ -44,6 +44,8 @@ def test_a_proxy_that_is_trusted_says_whose_tries_they_are(start, head):
     key = service.add_client()
     for address, expected in (("192.0.2.1", 401), ("192.0.2.1", 429), ("192.0.2.2", 401), ("192.0.2.2", 429)):
         assert asked_from(service, new_api_key(), address) == expected
+    for expected in (401, 429):  # no address, but what the proxy says
+        assert asked_from(service, new_api_key(), "unknown") == expected
     for address, expected in (("192.0.2.1", 429), ("192.0.2.3", 200), ("192.0.2.1", 200)):
         assert asked_from(service, key, address) == expected
 

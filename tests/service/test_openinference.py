@@ -180,6 +180,7 @@ BAD = {
     "booleans": body_of([ROW], data=[True, False, True, False]),
     "null": body_of([ROW], data=[None] * 4),
     "no data": body_of([ROW], data=[]),
+    "data left out": {"inputs": [{"name": "instances", "shape": [1, 4], "datatype": "FP64"}]},
     "a number for data": body_of([ROW], data=4),
     "ragged": body_of([ROW, ROW], data=[[0.1] * 3, [0.1] * 5]),
     "too few": body_of([ROW], shape=[2, 4]),

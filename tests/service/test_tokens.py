@@ -15,7 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from dpserve.accounting.ledger import KeyExpired, key_digest
 from dpserve.service.errors import CannotServe
 from dpserve.service.http.app import HttpOptions
+from dpserve.service.http.authentication import Authentication
 from dpserve.service.http.problems import Problem, ProblemType
+from dpserve.service.http.requests import RequestHeader
 from dpserve.service.http.tokens import Tokens, TokenSettings
 from dpserve.service.predictor import Caller, RowsRequest
 
@@ -144,6 +146,22 @@ def test_what_is_no_token_for_this_service_opens_nothing(service, provider):
             assert response.headers["dpserve-problem"] == "unauthenticated", what
     problem(service.http(token(provider, exp=int(time.time()) - 1)).post("/predict", json=BODY), 401, "key-expired")
     assert service.spent() == 0
+
+
+def test_before_its_model_is_known_a_token_stands_for_no_lineage_and_a_forged_one_for_nobody(service, provider, keys):
+    """As a gRPC call is admitted before its message is read."""
+    authentication = Authentication(
+        service.ledger, asyncio.run(Tokens.open(TokenSettings(ISSUER, AUDIENCE, str(keys))))
+    )
+
+    def admitted(shown):
+        header = RequestHeader({b"authorization": f"Bearer {shown}".encode()}, {}, "")
+        return service.call(authentication.admit(header, {service.predictor.lineage}))
+
+    assert admitted(token(provider, sub="bob")) == ("", "bob")
+    with pytest.raises(Problem) as refused:
+        admitted(token(private_key()))
+    assert refused.value.kind is ProblemType.UNAUTHENTICATED
 
 
 def test_without_settings_no_token_is_taken(start, head, provider):

@@ -12,6 +12,7 @@ from dpserve.accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, 
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.errors import CannotRecover
 from dpserve.accounting.ledger.recovery import DeclaredLoss, reconcile
+from dpserve.accounting.ledger.upkeep import note_upkeep, upkeep
 from dpserve.accounting.ledger.verification import verify
 from dpserve.accounting.ledger.wire import LineageKeys
 
@@ -202,3 +203,12 @@ async def test_a_backup_of_another_format_is_refused(tmp_path: Path) -> None:
             await restore(ledger, [title, *others, json.dumps({"end": summed}) + "\n"])
         assert await ledger.lineage_names() == []
     assert json.loads(end)["end"] != summed
+
+
+async def test_when_each_task_of_upkeep_was_last_done_is_kept(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path) as ledger:
+        assert await upkeep(ledger) == {"backup": 0, "rehearsal": 0}
+        for time in (12.75, 13.0):
+            await note_upkeep(ledger, "backup", time)
+    async with Ledger.open(tmp_path) as ledger:
+        assert await upkeep(ledger) == {"backup": 13, "rehearsal": 0}

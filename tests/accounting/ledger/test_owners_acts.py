@@ -1,4 +1,4 @@
-"""The owner's acts where the store's replicas lack what its primary has done."""
+"""The owner's acts where the store's replicas lack what its primary has done, and where another lineage fails."""
 
 from typing import get_args
 
@@ -61,3 +61,22 @@ async def test_each_act_is_done_at_the_primary_and_says_what_replicas_lack(
             await ledger.api_keys.authenticate(lineage, key_digest(f"{lineage}/ann"))
         with pytest.raises(TooFewDisks):  # outside of an owner's act nothing goes on
             await owner.rename(lineage, "ann", "Ann")
+
+
+async def test_what_is_not_done_in_another_lineage_is_said_and_done_everywhere_else(store_url: str) -> None:
+    """The key was removed there since the act was planned."""
+    here, gone, also = new_lineage(), new_lineage(), new_lineage()
+    async with await Ledger.connect(store_url) as ledger:
+        owner = ledger.acting("owner")
+        await open_accounts(ledger, here, releases(2), ann=releases(1))
+        (key,) = (await ledger.client(here, "ann")).api_keys
+        for other in (gone, also):
+            await open_accounts(ledger, other, releases(2))
+            await (await AddClient(client="ann", keys_of=here, **BUDGET).plan(owner, other)).carry_out(owner)
+        plan = await RemoveKey(client="ann", key=key.id).plan(owner, here)
+        await owner.remove_key(gone, client="ann", digest=key.digest)
+        said = await plan.carry_out(owner)
+        assert (here in said, gone in said, also in said) == (False, True, False)
+        for lineage in (here, gone, also):
+            with pytest.raises(UnknownKey):
+                await ledger.api_keys.authenticate(lineage, key.digest)
