@@ -145,7 +145,9 @@ class QuoteOut(Struct):
     rows: int
     new_rows: int
     free: tuple[bool, ...]
-    """For each row whether it would cost nothing: you paid for it already, or it occurs earlier in the request."""
+    """For each row whether it would cost nothing: you paid for it already, or it occurs earlier in the request. Whether
+    you paid for a row that a deep network encodes is not looked up: it counts as new, and `cost` is the most it costs.
+    """
     currency: Literal["rho", "epsilon"]
     """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
     price_per_row: float
