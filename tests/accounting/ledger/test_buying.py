@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], type[LedgerError]]] = {
     "not accepted": ("known", {"cost": LAPLACE}, NotPaidFor),
     "answers that are too dear": ("fresh", {"models": "", "per_answer": Cost((GaussianLoss(1.0),))}, NotPaidFor),
 }
-"""What a lineage of `planted_start` refuses: which one, how what it would pay for differs, and the error."""
+"""Purchases that a lineage of `planted_start` refuses: which lineage, how the purchase differs, and the error."""
 
 
 @pytest.mark.parametrize("why", REFUSED)
