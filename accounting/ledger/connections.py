@@ -22,9 +22,9 @@ from redis.exceptions import RedisError
 
 _log = logging.getLogger("dpserve")
 
-LOST = (LostConnection, OSError, RuntimeError, AttributeError)
+LOST = (LostConnection, OSError, RuntimeError, AttributeError, TypeError)
 """Errors of a connection. By a RuntimeError uvloop tells that one was closed since it was taken; by an AttributeError
-asyncio does, of Python 3.12 before it was mended there."""
+or a TypeError asyncio does, of Python 3.12 and 3.13 before it was mended there (gh-136234)."""
 ERRORS = (RedisError, *LOST)
 """All that a call of the client's may raise."""
 
