@@ -124,7 +124,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         None, "Where the model's encoder computes, or its exact products: cpu or cuda.", default_text="cpu"
     )
 
-    largest_batch: int = _batches(1000, "The most rows of one request.", ge=1, le=10_000)
+    largest_batch: int = _batches(1000, "The most rows of one request; fewer where they take 16 MiB.", ge=1, le=10_000)
     max_batch_size: int | None = _batches(
         None,
         "The most rows of several requests that are computed and charged together.",

@@ -167,12 +167,14 @@ class Batcher(Generic[Request, Result]):
                     if isinstance(error, LedgerError):
                         self._fail_waiting(error)
                 for waiting, result in zip(batch, results, strict=True):
-                    if waiting.result.done():
+                    # A refusal's traceback has the frames that have the request: a circle, if it had its result still.
+                    asked, waiting.result = waiting.result, None
+                    if asked.done():
                         continue
                     if isinstance(result, Exception):
-                        waiting.result.set_exception(result)
+                        asked.set_exception(result)
                     else:
-                        waiting.result.set_result(result)
+                        asked.set_result(result)
                 # A moving average, for `_check_room`: a service that slows down refuses earlier.
                 self._seconds_per_batch += _WEIGHT_OF_NEWEST * (self._clock() - began - self._seconds_per_batch)
         finally:

@@ -43,6 +43,7 @@ from dpserve.service.encoding import Encoding
 from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
 from dpserve.service.places import in_thread
 from dpserve.training.bundles.certificate import ModelCertificate
+from dpserve.training.features.maps import FeatureMap
 from dpserve.training.inputs.column import NUMBER_BYTES
 from dpserve.training.inputs.columns import (
     MISSING_VALUES,
@@ -62,9 +63,11 @@ INTERVAL, UNDECIDED, PREDICTION_SET = ("lower", "upper"), "undecided", "predicti
 classes are in a prediction set."""
 
 LARGEST_BODY = 16 * 2**20
-"""Bytes of a body, whatever a model's rows take."""
+"""Bytes of a body, and of its rows' numbers and of their features in memory, whatever a model's rows take."""
 _BESIDE_ROWS = 16 * 1024
 """Bytes of a body beside its rows."""
+_SMALL_ROWS = 2**20
+"""Bytes of rows' numbers that are few."""
 _TEXTS_AT_ONCE = os.cpu_count() or 1
 """Texts that are encoded at a time: as many as there are threads for."""
 NOT_ENCODED = UnknownNoise("its scale depends on what a deep network makes of the rows, and a dry run computes none")
@@ -180,23 +183,30 @@ class Predictor(ABC):
     ) -> None:
         """Serve the model that `certificate` describes. largest_batch: the most rows of one request.
 
-        name: under which it is asked; None for the certificate's.
+        Fewer where their numbers or features take more than the largest body. name: under which it is asked; None for
+        the certificate's.
         """
         self.certificate = certificate
         self.name = certificate.name if name is None else name
         self.outputs = kind_of(certificate).outputs(certificate)
-        self.largest_batch = largest_batch
         self._ledger = ledger
         self._clock = clock
         self._lower = np.asarray(certificate.feature_map.lower)
         self._upper = np.asarray(certificate.feature_map.upper)
         self.width = len(self._lower)
         """Number of the features of a row."""
+        features = certificate.feature_map
+        numbers = max(self.width, features.dimension if isinstance(features, FeatureMap) else 0)
+        self.largest_batch = max(1, min(largest_batch, LARGEST_BODY // (8 * numbers)))
         columns = certificate.columns
         self.column_names = tuple(column.name for column in columns) if columns else certificate.feature_names
         """The names that a row by name has."""
+        # A value of a column takes two bytes of a body at least, and may become thousands of numbers.
+        least_row = 2 * len(self.column_names)
+        self.small_body = _SMALL_ROWS // (8 * self.width) * least_row
+        """Bytes of a body whose rows are small whatever it says."""
         longest_row = max(self.width * NUMBER_BYTES + len("[], "), bytes_by_name(columns, self.column_names))
-        self.largest_body = min(_BESIDE_ROWS + largest_batch * longest_row, LARGEST_BODY)
+        self.largest_body = min(_BESIDE_ROWS + self.largest_batch * longest_row, LARGEST_BODY)
         """Bytes of a request's body: what the largest batch takes in full precision, or less."""
         self._packing = struct.Struct(f"{self.width}d").pack
         self._encoding = Encoding()

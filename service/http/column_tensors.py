@@ -65,7 +65,7 @@ def rows_of_tensors(tensors: Sequence[InputTensor], behind: bytes, table: Table)
         else:
             if type(size) is not int or not 0 <= size <= len(raw) - start or bytes(tensor.data):
                 raise invalid("binary_data_size must be the bytes of an input without data that are behind the JSON")
-            values = _of_bytes(tensor.datatype, raw[start : start + size])
+            values = _of_bytes(tensor.datatype, raw[start : start + size], rows)
             start += size
         if len(values) != rows:
             raise invalid(f"the input {tensor.name!r} has {len(values)} values, and its shape says {rows}")
@@ -118,23 +118,23 @@ def _check_type(datatype: str) -> None:
         raise invalid(f"the datatype must be one of {', '.join([*DATATYPES, TEXTS])}")
 
 
-def _of_bytes(datatype: str, raw: memoryview) -> list[Value]:
-    """Return the values that bytes hold."""
+def _of_bytes(datatype: str, raw: memoryview, rows: int) -> list[Value]:
+    """Return the values that bytes hold, one for each row; of texts no more than one more than there should be."""
     _check_type(datatype)
     if datatype == TEXTS:
-        return _texts(raw)
+        return _texts(raw, rows)
     kind = np.dtype(DATATYPES[datatype])
-    if len(raw) % kind.itemsize:
-        raise invalid(f"{len(raw)} bytes are no values of {datatype}")
+    if len(raw) != rows * kind.itemsize:
+        raise invalid(f"{len(raw)} bytes are not {rows} values of {datatype}, as the shape says")
     numbers: Any = np.frombuffer(raw, kind)
     values: list[Value] = (numbers if datatype == "BOOL" else numbers.astype(np.float64)).tolist()
     return values
 
 
-def _texts(raw: memoryview) -> list[Value]:
+def _texts(raw: memoryview, most: int) -> list[Value]:
     texts: list[Value] = []
     start = 0
-    while start < len(raw):
+    while start < len(raw) and len(texts) <= most:
         begin = start + _LENGTH_BYTES
         length = int.from_bytes(raw[start:begin], "little")
         if begin + length > len(raw):

@@ -16,7 +16,7 @@ from dpserve.service.http.refusals import REFUSALS, as_problem
 from dpserve.service.http.requests import Bodies, RequestHeader, read_header
 from dpserve.service.http.structure import SMALL
 from dpserve.service.models import Models
-from dpserve.service.places import Places, in_thread
+from dpserve.service.places import in_thread
 from dpserve.service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
 from dpserve.service.telemetry.metrics import Metrics
 from dpserve.service.telemetry.timeline import timeline
@@ -117,8 +117,7 @@ class PredictionEndpoint(Generic[Some]):
             if traced is not None:
                 traced.end("body")
             try:
-                turns = self._bodies.parsing
-                body, named = await answer(predictor, self._codec, self._metrics, header, caller, asked, turns)
+                body, named = await answer(predictor, self._codec, self._metrics, header, caller, asked, self._bodies)
             finally:
                 self._bodies.release(len(asked), client)
         except REFUSALS as error:
@@ -144,26 +143,34 @@ async def answer(
     header: RequestHeader,
     caller: Caller,
     body: bytes,
-    turns: Places,
+    bodies: Bodies,
 ) -> Reply:
     """Answer what a body asks, or say what that would cost. Raises refusals that `as_problem` knows.
 
-    turns: in which large bodies are parsed, while other requests go on.
+    bodies: which count its rows, and have the turns in which large ones are parsed, while other requests go on.
     """
+    client = predictor.lineage, caller.client
     try:
         dry_run = bool(header.query) and header.flag("dry_run")
-        if len(body) < SMALL:
+        if len(body) < SMALL and len(body) <= predictor.small_body:
             request = codec.decode(predictor, header, body)
         else:
-            async with turns.in_turn((predictor.lineage, caller.client)):
+            async with bodies.parsing.in_turn(client):
                 request = await in_thread(codec.decode, predictor, header, body)
     except (Problem, RequestRefused):
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
-    if dry_run and isinstance(codec, QuotingCodec):
+    with bodies.counting(request.X.nbytes, client):
+        if not (dry_run and isinstance(codec, QuotingCodec)):
+            return await _charged(predictor, codec, metrics, header, caller, request)
         known = await predictor.confirm(caller)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
+
+
+async def _charged(
+    predictor: Predictor, codec: Codec[Some], metrics: Metrics, header: RequestHeader, caller: Caller, request: Some
+) -> Reply:
     if request.unencoded:
         await predictor.encode(caller.client, request)
     try:

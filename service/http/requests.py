@@ -5,8 +5,8 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Set
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Set
+from contextlib import asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -152,14 +152,14 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
 
 
 class Bodies:
-    """Reads bodies, each within `seconds`, and holds at most `together` bytes of them, a fifth of them of one caller.
+    """Reads bodies, each within `seconds`, and holds at most `together` bytes, a fifth of them of one caller.
 
-    A fifth is kept for small bodies. They count until their requests are answered. parsing: the turns in which large
-    ones are parsed, one at a time.
+    These are of bodies and of the numbers that their rows become, until their requests are answered. A fifth is kept
+    for small ones. parsing: the turns in which large ones are parsed, one at a time.
     """
 
-    def __init__(self, seconds: float = 30.0, together: int = 5 * LARGEST_BODY) -> None:
-        """together: of all bodies of this process."""
+    def __init__(self, seconds: float = 30.0, together: int = 10 * LARGEST_BODY) -> None:
+        """together: of all requests of this process."""
         self._seconds = seconds
         self._room = self.together = together
         self._each = together // 5
@@ -183,8 +183,17 @@ class Bodies:
         finally:
             self.release(len(body), caller)
 
+    @contextmanager
+    def counting(self, size: int, caller: Hashable) -> Iterator[None]:
+        """Count a request's rows for as long as the block lasts. Raises Overloaded."""
+        try:
+            self._take(size, size, caller)
+            yield
+        finally:
+            self.release(size, caller)
+
     def _take(self, more: int, length: int, caller: Hashable) -> None:
-        """Count so many bytes more of a body that has `length` by now. Raises Overloaded, and has counted them."""
+        """Count so many bytes more of what has `length` by now. Raises Overloaded, and has counted them."""
         self._room -= more
         held = self._held[caller] = self._held.get(caller, 0) + more
         # A share is kept for small bodies, whatever clients with large ones hold together.
@@ -232,7 +241,7 @@ class Bodies:
         return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.REQUEST_TIMEOUT)
 
     def release(self, length: int, caller: Hashable = None) -> None:
-        """Count so many bytes of a body no more."""
+        """Count so many bytes no more."""
         self._room += length
         self._held[caller] = self._held.get(caller, 0) - length
         if not self._held[caller]:

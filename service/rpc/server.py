@@ -225,8 +225,7 @@ class GrpcPort:
             caller = await self.authentication.payer(header, predictor.lineage)
             if traced is not None:
                 traced.end("authentication")
-            turns = self.bodies.parsing
-            reply, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body, turns)
+            reply, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body, self.bodies)
             return reply
 
     async def _tell_of_model(self, name: str, questions: "_Questions", call: Call) -> bytes:

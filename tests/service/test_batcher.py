@@ -1,6 +1,8 @@
 """The batcher by itself: what goes together, what is withdrawn, what is refused; by a clock that stands still."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +14,7 @@ from dpserve.service.errors import DeadlinePassed, Overloaded
 pytestmark = pytest.mark.anyio
 
 
-class Number(Waiting, kw_only=True):
+class Number(Waiting, kw_only=True, weakref=True):
     number: int
 
 
@@ -43,6 +45,28 @@ class Gated:
 async def turns() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+async def test_what_was_refused_is_free_at_once() -> None:
+    gated = Gated()
+
+    async def asked() -> "weakref.ref[Number]":
+        request = Number(number=-1, rows=1)
+        gated.end()
+        with pytest.raises(ValueError, match="-1"):
+            await refused(request)
+        return weakref.ref(request)
+
+    async def refused(request: Number) -> int:
+        return await gated.batcher.submit(request)
+
+    gc.disable()
+    try:
+        held = await asked()
+        await turns()
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_lone_request_goes_at_once_and_what_comes_meanwhile_goes_together() -> None:

@@ -73,6 +73,20 @@ async def test_a_share_is_kept_for_small_bodies():
     assert await bodies.read(FIELDS, sending(bytes(SMALL)), large, "bob")
 
 
+async def test_rows_count_beside_their_body_until_they_are_answered():
+    bodies = Bodies(together=50)
+    body = await bodies.read(FIELDS, sending(b"1234"), 10, "ann")
+    with bodies.counting(6, "ann"), pytest.raises(Overloaded):
+        await bodies.read(FIELDS, sending(b"1"), 10, "ann")
+    with pytest.raises(Overloaded), bodies.counting(7, "ann"):
+        pass
+    with pytest.raises(ValueError), bodies.counting(6, "ann"):  # noqa: PT011
+        raise ValueError
+    with bodies.counting(6, "ann"):
+        bodies.release(len(body), "ann")
+    assert await bodies.read(FIELDS, sending(b"1234567890"), 10, "ann")
+
+
 async def test_a_body_that_stays_away_is_refused_in_time_and_takes_no_room():
     bodies = Bodies(seconds=0.0, together=50)
     messages = [{"type": "http.request", "body": b"12345", "more_body": True}]

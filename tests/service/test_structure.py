@@ -63,6 +63,17 @@ def repeated(before, again, end="]}"):
     return (before + again * ((LARGEST_BODY - len(before) - len(end)) // len(again)) + end).encode()
 
 
+def raw_tensors(datatype, again):
+    """Return columns of which one has bytes behind the JSON, of the largest size, where its shape says one row."""
+    size = LARGEST_BODY - 1024
+    tensor = {"name": "age", "shape": [1], "datatype": datatype, "parameters": {"binary_data_size": size}}
+    others = [
+        {"name": each.name, "shape": [1], "datatype": "BYTES", "data": [None]}
+        for each in (*COLUMNS[1:-1], TextColumn(name="note"))
+    ]
+    return json.dumps({"inputs": [tensor, *others]}).encode(), again * (size // len(again))
+
+
 TENSOR = '{"inputs": [{"name": "age", "shape": [1], "datatype": "FP64", "data": ['
 HOSTILE = {
     "empty objects": repeated('{"instances":[', "{},"),
@@ -88,18 +99,61 @@ HOSTILE = {
 }
 
 
+RAW = {"BOOL": b"\1", "INT32": b"\1\0\0\0", "BYTES": b"\2\0\0\0ab"}
+
+
+def refusing(predictor, codec, fields, body):
+    """Return how many bytes refusing a body took."""
+    tracemalloc.start()
+    try:
+        with pytest.raises((InvalidRows, Problem)):
+            codec.decode(predictor, RequestHeader(fields, {}, ""), body)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("datatype", RAW)
+def test_raw_tensors_are_counted_before_their_values_are_made(predictor, datatype):
+    described, raw = raw_tensors(datatype, RAW[datatype])
+    fields = {b"inference-header-content-length": str(len(described)).encode()}
+    assert refusing(predictor, OpenInferenceCodec(), fields, described + raw) < 3 * LARGEST_BODY
+
+
+def wide(buckets, largest_batch=1000):
+    columns = (*COLUMNS[:-1], TextColumn(name="note", buckets=buckets))
+    return MeteredPredictor(head_on(columns, [ROW] * 2), Gaussian(1.0), None, largest_batch=largest_batch)
+
+
+def test_the_largest_batch_has_no_more_numbers_than_the_largest_body_has_bytes():
+    predictor = wide(2**14)
+    assert predictor.largest_batch == LARGEST_BODY // (8 * predictor.certificate.feature_map.dimension) < 128
+    assert wide(2**14, 7).largest_batch == 7
+    rows = [ROW | {"note": "a"}] * predictor.largest_batch
+    request = RowsCodec().decode(predictor, RequestHeader({}, {}, ""), json.dumps({"instances": rows}).encode())
+    assert request.X.nbytes <= LARGEST_BODY
+    assert refusing(predictor, RowsCodec(), {}, HOSTILE["one long row"]) < 5 * LARGEST_BODY
+
+
+@pytest.mark.parametrize("column", ["age", "city", "member", "since", "note"])
+def test_a_long_text_that_does_not_fit_its_column_is_not_copied(predictor, column):
+    long = "9" * LARGEST_BODY + "\N{GRINNING FACE}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRows) as refused:
+            predictor.check_named([ROW | {"note": "", column: long}])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(str(refused.value)) < 300
+    assert most < LARGEST_BODY
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_large_body_takes_no_more_memory_than_its_bytes_do_before_it_is_refused(predictor, kind):
     body, codec = HOSTILE[kind], OpenInferenceCodec() if kind.startswith("tensor") else RowsCodec()
     assert len(body) <= LARGEST_BODY + 2**17
-    tracemalloc.start()
-    try:
-        with pytest.raises((InvalidRows, Problem)):
-            codec.decode(predictor, RequestHeader({}, {}, ""), body)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 3 * LARGEST_BODY
+    assert refusing(predictor, codec, {}, body) < 3 * LARGEST_BODY
 
 
 def test_the_largest_batch_is_read_whatever_its_texts_say(predictor):

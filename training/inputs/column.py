@@ -215,5 +215,5 @@ def number_in(text: str) -> float | None:
 
 def quoted(value: object) -> str:
     """Return what was given as Python writes it, shortened."""
-    text = repr(value)
+    text = repr(value[:SHOWN] if isinstance(value, str) else value)  # no copy of a text of megabytes
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

@@ -98,8 +98,8 @@ class NumberColumn(Column):
     def parse(self, value: Any) -> float:
         """Return the number that a number, a boolean or a text is; true and false are 1 and 0."""
         if isinstance(value, str):
-            text = self.plain(BOOLEANS.get(value.strip().lower(), value.strip()))
-            if not NUMBER.fullmatch(text):
+            text = value.strip()
+            if len(text) > LONGEST_NUMBER or not NUMBER.fullmatch(text := self.plain(BOOLEANS.get(text.lower(), text))):
                 raise ValueRefused(f"{quoted(value)} is not a number")
             number = float(text)
         else:
