@@ -37,3 +37,10 @@ def test_a_more_careful_analysis_needs_less_noise_at_the_same_epsilon():
     section_4 = printed_tables()[2]
     noise = {(row[0], row[1]): float(row[2]) for row in section_4.rows}
     assert noise["1", "naive"] > noise["1", "advanced"] > noise["1", "RDP"]
+
+
+def test_the_table_says_what_the_rounding_of_its_least_multiplier_explains():
+    """The greatest that rounds to 0.44 is 0.445."""
+    note = printed_tables()[3].note
+    assert f"{ANALYSES['RDP'](0.445, SAMPLING_RATE, STEPS, DELTA):.0f}" in note
+    assert f"{noise_for('RDP', 100.0, SAMPLING_RATE, STEPS, DELTA):.4g}" in note
