@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_SECONDS_BETWEEN_LINES = 30.0
 _WITHOUT_A_TERMINAL = 400
 """Columns. A pipe, or `kubectl exec`, has no width that a table would have to fit into."""
 
@@ -55,13 +57,32 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def shares(what: str) -> Iterator[Callable[[str, float], None]]:
-    """Show on stderr, if it is a terminal, what is done now and which share of all; gives a function to say both."""
+def shares(what: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str, float], None]]:
+    """Show on stderr what is done now and which share of all; gives a function to say both.
+
+    A terminal has a bar; a file or a pipe a line every half minute, and none of what ends before. clock: in seconds.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield _in_lines(what, clock)
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda now, share: bar.update(task, description=f"{what}: {now}", completed=share)
+
+
+def _in_lines(what: str, clock: Callable[[], float]) -> Callable[[str, float], None]:
+    last = clock()
+
+    def say(now: str, share: float) -> None:
+        nonlocal last
+        if (time_now := clock()) - last >= _SECONDS_BETWEEN_LINES:
+            last = time_now
+            sys.stderr.write(f"{what}: {now}, {share:.0%}\n")
+            sys.stderr.flush()
+
+    return say
 
 
 @contextmanager

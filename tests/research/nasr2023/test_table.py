@@ -8,6 +8,7 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from dpserve.audit import reports
+from dpserve.commands import console
 from research.nasr2023 import table
 from research.nasr2023.__main__ import app
 from research.nasr2023.clipping import most_of
@@ -78,11 +79,14 @@ def test_random_data_need_no_files():
 
 
 @pytest.mark.slow
-def test_the_command_makes_the_table(tmp_path):
+def test_the_command_makes_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", 0.0)
     found = invoke("--table", "--steps", 40, "--runs", 1, "--resume", tmp_path, "--json")
     assert found.exit_code == reports.ACQUITTED
     assert set(json.loads(found.stdout)["epsilons"]) == {"1", "4", "8", "16"}
     assert len(list(tmp_path.iterdir())) == 4
+    for epsilon in (1, 4, 8, 16):
+        assert [line for line in found.stderr.splitlines() if f"at epsilon {epsilon}:" in line][-1].endswith("100%")
 
 
 def test_what_cannot_be_watched_is_refused(monkeypatch):
