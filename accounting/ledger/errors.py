@@ -355,7 +355,7 @@ class TooFewDisks(LedgerUnavailable):
         self.replicas = replicas
         self.reply = reply
         super().__init__(
-            f"the ledger's store has the write on {own} disk of its own and on {replicas} of {wanted} replicas'"
+            f"the ledger's store has the write on {own} disk of its own and on those of {replicas} of {wanted} replicas"
         )
 
 

@@ -46,6 +46,9 @@ FORGOTTEN = "forgotten"
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
+_LATE = 100
+"""Milliseconds by which a server that has nothing else to do ends a WAITAOF late, by its default `hz 10`."""
+
 LEAST_VERSION = (7, 2)
 """Oldest version of a server: the first that waits for a disk (`WAITAOF`). Valkey says which Redis it is like."""
 
@@ -381,13 +384,15 @@ class Store:
         """Return the milliseconds of one WAITAOF after the other, the last of which ends before the deadline.
 
         A replica is asked once for each of them how far its disk is, and says so otherwise once a second only. When
-        it is asked right after the write it has not synced it yet; the later ones end at once when it has.
+        it is asked right after the write it has not synced it yet; the later ones end at once when it has. The server
+        looks ten times a second whether one is over: all that lateness has its room before the deadline.
         """
         all_of_it = max(1, int(900 * self.deadline))  # 0 would be for ever
         if self._replicas == 0:
             return [all_of_it]
         short = [timeout for timeout in (3, 6, 12, 25, 50, 100, 200) if timeout < all_of_it / 8]
-        return [*short, all_of_it - sum(short)]
+        late = min(_LATE, all_of_it // (2 * len(short) + 2))
+        return [*short, all_of_it - sum(short) - late * len(short)]
 
     async def _look(self, client: Redis) -> None:
         """Look at the server's role and settings; at one that is not ready, install the library and ask what it is."""

@@ -21,7 +21,7 @@ from dpserve.accounting.ledger import (
     key_digest,
 )
 from dpserve.accounting.ledger.errors import TooFewDisks
-from dpserve.accounting.ledger.store import RIGHTS, FunctionLibrary, Store, our_library
+from dpserve.accounting.ledger.store import DEADLINE, RIGHTS, FunctionLibrary, Store, our_library
 from dpserve.accounting.ledger.verification import verify
 
 from .conftest import (
@@ -460,6 +460,11 @@ def test_the_waits_for_disks_end_before_the_deadline_and_none_is_for_ever(deadli
     waits = Store("redis://localhost", deadline=deadline, replicas=replicas)._waits_for()
     assert min(waits) > 0
     assert sum(waits) <= max(1, 900 * deadline)
+
+
+def test_waits_that_each_end_late_are_over_before_the_deadline() -> None:
+    waits = Store("redis://localhost", replicas=1)._waits_for()
+    assert sum(waits) + 100 * len(waits) < 1000 * DEADLINE
 
 
 @pytest.mark.parametrize(
