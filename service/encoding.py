@@ -1,4 +1,4 @@
-"""Turns at a deep network, which computes something of rows before anything is charged."""
+"""Turns at what takes long and is computed of rows before anything is charged: a deep network, n-grams of texts."""
 
 import math
 import time
@@ -33,11 +33,14 @@ class Encoding:
         sizes: Sequence[int],
         compute: Callable[[int], Awaitable[Result]],
         deadline: float = math.inf,
+        *,
+        limited: bool = True,
     ) -> list[Result]:
         """Return what `compute` makes of each part, which it gets by its place.
 
         rows: of the request. sizes: how much there is to do for each part, in any unit. deadline: by the clock. Raises
-        Overloaded and DeadlinePassed, and InvalidRows once it is seen to take too long, as a single row never does.
+        Overloaded and DeadlinePassed, and where it is `limited` InvalidRows once it is seen to take too long, as a
+        single row never does.
         """
         total = sum(sizes)
         async with self._requests.at_once(client):
@@ -50,7 +53,7 @@ class Encoding:
                     results.append(await compute(place))
                     seconds += self._clock() - began
                 done += size
-                if rows > 1 and done < total and seconds > _SECONDS_UNTIL_KNOWN:
+                if limited and rows > 1 and done < total and seconds > _SECONDS_UNTIL_KNOWN:
                     expected = seconds * total / done
                     if expected > _SECONDS:
                         raise InvalidRows(

@@ -230,7 +230,7 @@ class MeteredPredictor(Predictor):
         Nothing is encoded for it: rows that an encoder takes cost what they cost at most, each different one as new.
         """
         noise: AnyNoise = NOT_ENCODED
-        if self._on_encoder or request.unencoded:
+        if self._on_encoder or request.deep:
             digests = request.digests()
         else:
             phi = await asyncio.to_thread(self.head.features, request.X)

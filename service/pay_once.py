@@ -291,7 +291,7 @@ class PayOncePredictor(Predictor):
         """Return what being answered would cost now: the model's price, or nothing once it is paid for."""
         quote = await self._ledger.quote(self._request(client, self._clock(), request.idempotency))
         noise: AnyNoise = NOT_ENCODED
-        if not (request.unencoded or self._on_encoder):
+        if not (request.deep or self._on_encoder):
             _, noise = await asyncio.to_thread(self.answering.answers, request.X)
         # The model answers every row: only the model costs anything.
         return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, noise, quote.currency)

@@ -46,6 +46,7 @@ from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.inputs.column import NUMBER_BYTES
 from dpserve.training.inputs.columns import (
+    CHARACTERS_AT_ONCE,
     MISSING_VALUES,
     RowRefused,
     UnencodedTexts,
@@ -105,6 +106,11 @@ class RowsRequest(Struct, frozen=True, eq=False):
     intervals: bool = False
     coverage: int | None = None
     unencoded: tuple[UnencodedTexts, ...] = ()
+
+    @property
+    def deep(self) -> bool:
+        """Whether a deep network has yet to compute some of X."""
+        return any(texts.deep for texts in self.unencoded)
 
     def digests(self) -> tuple[bytes, ...]:
         """Return 16 bytes for each row as it was asked, before anything is encoded: equal rows have the same."""
@@ -349,17 +355,24 @@ class Predictor(ABC):
         """Compute a request's texts into its rows, which nothing is charged for.
 
         Clients take turns, some texts at a time, and nothing is done for one who is gone. Raises Overloaded,
-        DeadlinePassed, and InvalidRows for more than is computed in time.
+        DeadlinePassed, and InvalidRows for more than a deep network computes in time.
         """
-        starts = range(0, len(request.X), _TEXTS_AT_ONCE)
-        parts = [(texts, start, start + _TEXTS_AT_ONCE) for texts in request.unencoded for start in starts]
+        if not request.unencoded:
+            return
+        rows = len(request.X)
+        parts = [
+            (texts, start, start + at_once)
+            for texts in request.unencoded
+            for at_once in (_at_once(texts, rows),)
+            for start in range(0, rows, at_once)
+        ]
 
         async def compute(place: int) -> None:
             texts, start, stop = parts[place]
             await in_thread(texts.encode, start, stop)
 
         sizes = [texts.characters(start, stop) for texts, start, stop in parts]
-        await self._encoded(client, request, sizes, compute)
+        await self._encoded(client, request, sizes, compute, limited=request.deep)
 
     async def _encoded(
         self,
@@ -367,12 +380,14 @@ class Predictor(ABC):
         request: RowsRequest,
         sizes: Sequence[int],
         compute: Callable[[int], Awaitable[Encoded]],
+        *,
+        limited: bool = True,
     ) -> list[Encoded]:
         """Return what `Encoding.in_parts` does, and count the request's rows meanwhile."""
         rows = len(request.X)
         self._encoded_rows += rows
         try:
-            return await self._encoding.in_parts(client, rows, sizes, compute, request.deadline)
+            return await self._encoding.in_parts(client, rows, sizes, compute, request.deadline, limited=limited)
         finally:
             self._encoded_rows -= rows
 
@@ -481,6 +496,11 @@ class Predictor(ABC):
     async def check_ready(self) -> None:
         """Raise LedgerError unless the ledger can charge the lineage's account now, journal included."""
         await self._ledger.check(self.lineage)
+
+
+def _at_once(texts: UnencodedTexts, rows: int) -> int:
+    """Return how many of the texts of so many rows are encoded at a time."""
+    return _TEXTS_AT_ONCE if texts.deep else max(1, rows * CHARACTERS_AT_ONCE // texts.characters(0, rows))
 
 
 @lru_cache(maxsize=1024)

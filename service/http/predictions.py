@@ -165,14 +165,15 @@ async def answer(
         if not (dry_run and isinstance(codec, QuotingCodec)):
             return await _charged(predictor, codec, metrics, header, caller, request)
         known = await predictor.confirm(caller)
+        if not request.deep:
+            await predictor.encode(known.client, request)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
 
 
 async def _charged(
     predictor: Predictor, codec: Codec[Some], metrics: Metrics, header: RequestHeader, caller: Caller, request: Some
 ) -> Reply:
-    if request.unencoded:
-        await predictor.encode(caller.client, request)
+    await predictor.encode(caller.client, request)
     try:
         prediction = await predictor.predict(caller, request)
     except UnknownKey:

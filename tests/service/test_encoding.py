@@ -46,6 +46,11 @@ async def test_a_request_is_refused_by_the_time_that_it_takes_itself_as_soon_as_
     assert len(await network.ask("ann", 1)) == 1
 
 
+async def test_what_is_not_limited_takes_its_turns_and_is_not_refused():
+    network = Network(0.049)
+    assert len(await network.ask("ann", 1000, limited=False)) == 1000
+
+
 async def test_one_client_has_a_quarter_of_the_places_and_leaves_the_others():
     network = Network(0.001)
     asked = [asyncio.create_task(network.ask("ann", 3)) for _ in range(64)]

@@ -52,6 +52,24 @@ def test_what_does_not_fit_is_refused_with_its_place_and_costs_nothing(http, row
     assert http.get("/budget").json()["spent"]["rho"] == 0
 
 
+def test_long_texts_are_counted_in_parts_before_they_are_charged(http, service):
+    rows = [ROW | {"note": f"{place} came once more, " * 200, "age": place} for place in range(9)]
+    X, unencoded = service.predictor.check_named(rows)
+    (texts,) = unencoded
+    assert not texts.deep
+    assert not X[:, -16:].any()
+    assert not service.predictor.check_named([ROW] * 50)[1]  # together short
+    dry = http.post("/predict?dry_run=true", json={"instances": rows}).json()["quote"]
+    assert dry["new_rows"] == 9
+    by_name = http.post("/predict", json={"instances": rows}).json()
+    assert by_name["receipt"]["charged_rows"] == 9
+    numbers = http.post("/predict", json={"instances": encode_rows(COLUMNS, rows).tolist()}).json()
+    assert numbers["predictions"] == by_name["predictions"]
+    assert numbers["receipt"]["charged_rows"] == 0
+    alone = http.post("/predict?dry_run=true", json={"instances": rows[4:5]}).json()["quote"]
+    assert alone["free"] == [True]
+
+
 def test_openapi_describes_the_columns_and_its_examples_are_answered(http):
     schema = http.get("/openapi.json").json()["components"]["schemas"]["PredictRequest"]
     row = schema["properties"]["instances"]["anyOf"][0]["items"]

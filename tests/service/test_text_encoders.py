@@ -72,6 +72,8 @@ def test_a_text_that_is_too_long_or_a_bad_row_beside_it_is_refused_and_costs_not
 class Slow:
     """Texts that take until they are allowed, and count how many were begun."""
 
+    deep = True
+
     def __init__(self, rows):
         self.values = [""] * rows
         self.begun = []

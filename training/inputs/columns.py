@@ -25,6 +25,9 @@ from dpserve.training.inputs.time_columns import TimeColumn
 
 __all__ = ["BooleanColumn", "Column", "LevelsColumn", "NumberColumn", "TextColumn", "TimeColumn"]
 
+CHARACTERS_AT_ONCE = 4096
+"""Characters of texts whose n-grams are counted at a time: some milliseconds."""
+
 _NAMED = 12
 DELIMITERS = ",;\t|\x01^"
 """CSV delimiters: a file's is the one that its header has most of."""
@@ -171,17 +174,24 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]],
 
 @dataclass(frozen=True, eq=False)
 class UnencodedTexts:
-    """Texts that fit their column, whose coordinates a deep network has yet to compute into `block` (n, k)."""
+    """Texts that fit their column, whose coordinates are yet to be computed into `block` (n, k).
+
+    They are for a deep network, or so long that counting their n-grams takes a while.
+    """
 
     column: TextColumn
     values: Sequence[str]
     absent: Mask
     block: Floats
 
+    @property
+    def deep(self) -> bool:
+        """Whether a deep network computes them."""
+        return self.column.encoder is not None
+
     def characters(self, start: int, stop: int) -> int:
-        """Return how much there is to do for some rows, as `TextEncoding.characters` counts it."""
-        assert self.column.encoder is not None
-        return self.column.encoder.characters(self.values[start:stop])
+        """Return how much there is to do for some rows, as `TextColumn.characters` counts it."""
+        return self.column.characters(self.values[start:stop])
 
     def encode(self, start: int, stop: int) -> None:
         """Compute those of some rows."""
@@ -236,7 +246,9 @@ def _fill(
         index = int(np.argmax(outer))
         return index, f"{quoted(given[index])} {bound_broken(column, beyond, index)}"
     if refused is None and parsed:
-        if isinstance(column, TextColumn) and column.encoder is not None:
+        if isinstance(column, TextColumn) and (
+            column.encoder is not None or column.characters(parsed) > CHARACTERS_AT_ONCE
+        ):
             block[:] = 0.0
             unencoded.append(UnencodedTexts(column, parsed, absent, block))
         else:

@@ -112,6 +112,12 @@ class TextColumn(Column):
             raise ValueRefused(NUL)
         return value
 
+    def characters(self, texts: Sequence[str]) -> int:
+        """Return how much there is to do for texts: how many characters are looked at, those of n-grams once each."""
+        if self.encoder is not None:
+            return self.encoder.characters(texts)
+        return sum(map(len, texts)) * (self.lengths[1] - self.lengths[0] + 1)
+
     def encode(self, values: Sequence[str], absent: Mask, block: Floats) -> None:
         """Write the counts over their norm: sums of whole numbers below 2^53, one square root and one division.
 
