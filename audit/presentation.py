@@ -1,6 +1,7 @@
 """Reports of the audits: the verdict in a sentence, tables, pictures, and everything for JSON."""
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from dpserve.audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFin
 from dpserve.audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
 from dpserve.audit.membership.verdict import LOW_RATES, AttackResult, Verdict
 from dpserve.audit.release import ReleaseFinding
+from dpserve.audit.replay import Replayed
 from dpserve.audit.reports import Picture, Report, ReportTable, interval, number
 from dpserve.audit.sampler import ChiSquare, SamplerFinding
 from dpserve.mechanisms.noise import DISTANCE
@@ -394,6 +396,24 @@ def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: F
 
     labels = ("false positive rate", "false negative rate")
     return Picture.with_axes(labels, draw, (5.2, 5.0))
+
+
+def replay_report(replayed: Replayed, tried: int, unit: str | None) -> Report:
+    """Return the report of an audit by replay. tried: how many records, or units of a column, were left out."""
+    whose = "records" if unit is None else f"units of {unit!r}"
+    said = f"{tried} {whose} show in releases alone, and move none too far"
+    if replayed.broken:
+        first = replayed.broken[0]
+        far = "" if first.moved is None else f": it moved by {first.moved:.6g}, and may by {first.most:.6g}"
+        said = f"one of the {whose} shows in the {first.what}, at {first.where}{far}"
+    moved = [(release, by, most) for release, (by, most) in replayed.moved.items()]
+    return Report(
+        title=f"Audit of a training by replay, with and without each of {tried} {whose}",
+        finding=said,
+        convicted=bool(replayed.broken),
+        content={"tried": tried, "unit": unit, "broken": [asdict(each) for each in replayed.broken], "moved": moved},
+        tables=(ReportTable.from_rows("releases", ("release", "moved by at most", "may move by"), moved),),
+    )
 
 
 def release_report(finding: ReleaseFinding) -> Report:

@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import numpy as np
 
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
+from dpserve.audit.replay import Outcome, audit_training, outcome
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import whole_picorho
-from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.randomness import Randomness, SystemRandomness
+from dpserve.mechanisms.tapes import Tape
 from dpserve.train_options import options_of_train
 from dpserve.training.errors import BundleError, MissingExtra
 from dpserve.training.export.files import FORMS, exported
@@ -75,6 +78,7 @@ def check_kind(
             again = trained.model("again", trained.records(_RECORDS))
             _check_noise(model, again)
             _check_features(trained)
+            _check_replay(trained)
         for name, records in trained.odd_records():
             with _naming(f"training on {name}"):
                 trained.model(name.replace(" ", "-"), records)
@@ -130,7 +134,14 @@ class _Trained:
         alike = self.records(40)
         yield "equal records", Records(np.tile(alike.X[:1], (40, 1)), alike.y, self.declaration, alike.source)
 
-    def model(self, name: str, records: Records, bought: BoughtFeatures | None = None, left: int | None = None) -> Any:
+    def model(
+        self,
+        name: str,
+        records: Records,
+        bought: BoughtFeatures | None = None,
+        left: int | None = None,
+        randomness: Randomness | None = None,
+    ) -> Any:
         """Train a model, and read it back. bought: features, which leave so much of the price."""
         out = self.folder / name
         bins = Bins(lower=self.declaration.lower, upper=self.declaration.upper, clip_norm=1.0, bias=0.0)
@@ -146,6 +157,7 @@ class _Trained:
             price=self.price if left is None else left,
             n=_RECORDS,
             before=features.releases,
+            randomness=randomness or SystemRandomness(),
         )
         certificate = self.kind.train(job, self.options)
         with _naming("loading what was saved"):
@@ -193,6 +205,22 @@ def _check_noise(model: Any, again: Any) -> None:
     rows = np.random.default_rng(2).uniform(size=(9, _WIDTH))
     answers = [each.answers(rows)[0] for each in (model, again)]
     _require(not np.array_equal(*answers), "two trainings on the same records answer alike: there is no fresh noise")
+
+
+def _check_replay(trained: "_Trained") -> None:
+    """Check that a record shows in releases alone, and moves none by more than its noise hides.
+
+    A kind draws all of its noise from `job.randomness`.
+    """
+    number = count()
+
+    def train(records: Records, tape: Tape) -> Outcome:
+        name = f"replay-{next(number)}"
+        return outcome(trained.model(name, records, randomness=tape), trained.folder / name)
+
+    for records in (trained.records(40), trained.records(40, label=0)):
+        for broken in audit_training(train, records, trials=2).broken:
+            raise AssertionError(f"a record shows beside what is released: {broken}")
 
 
 def _check_features(trained: "_Trained") -> None:

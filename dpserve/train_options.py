@@ -48,8 +48,8 @@ class PlannerOptions(Options):
     public: str | None = option(None, "FILE of public rows like yours, to simulate on.", default_text="none, a rule")
 
 
-class NewBundle(FileOptions):
-    """The records to train on, and the bundle to write."""
+class TrainedRecords(FileOptions):
+    """The records to train on."""
 
     data: str = option(
         ...,
@@ -57,21 +57,6 @@ class NewBundle(FileOptions):
         panel="",
     )
     schema_file: Path | None = SCHEMA(panel="")
-    lineage: str | None = option(
-        None,
-        "Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
-        "Needed with your own data.",
-        default_text="digits: 'digits'",
-        complete=options.lineage_names,
-        panel="",
-    )
-    out: Path = option(..., "The bundle: a new folder.", panel="")
-    name: str | None = option(
-        None, "The model's public name.", default_text="the bundle's folder name", panel="The model"
-    )
-    overlapping_lineage_is_accepted: bool = option_of(
-        Request, "overlapping_lineage_is_accepted", panel="Who is protected"
-    )
     unit: str | None = option(
         None,
         "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
@@ -107,16 +92,6 @@ class NewBundle(FileOptions):
         "its files ('ray' starts one here).",
     )
 
-    @property
-    def model_name(self) -> str:
-        """The model's public name."""
-        return self.name or self.out.resolve().name
-
-    @property
-    def lineage_name(self) -> str | None:
-        """The lineage's name; None where it is needed and not given, which `read_all` refuses."""
-        return self.lineage or (DIGITS if self.data == DIGITS else None)
-
     def read_all(self, check: Callable[[], object], blocks: BlockDeclaration | None = None) -> Records:
         """Return the records. check: what else may raise TrainingError.
 
@@ -139,6 +114,12 @@ class NewBundle(FileOptions):
         if records is None or wrong:
             raise wrong[0] if len(wrong) == 1 else SeveralErrors(wrong)
         return records
+
+    def _check_lineage(self) -> None:
+        """Raise TrainingError where the lineage needs a name, and WrongOption where it was forgotten."""
+
+    def _check_out(self) -> None:
+        """Raise TrainingError where nothing can be written."""
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
@@ -194,6 +175,48 @@ class NewBundle(FileOptions):
             raise _no_classes()
         return names, values, schema
 
+    def _records(
+        self,
+        names: tuple[str, ...],
+        values: tuple[str, ...],
+        schema: TableSchema | None,
+        blocks: BlockDeclaration | None,
+    ) -> Records:
+        declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds, "schema": schema}
+        declared |= {"missing": self.missing, "blocks": blocks}
+        form = self.replaced(decimal=None) if self.levels or self.dates else self
+        return form.read(self.data, clip=self.clip, unit=self.unit, engine=self.engine, **declared)
+
+
+class NewBundle(TrainedRecords):
+    """The records to train on, and the bundle to write."""
+
+    lineage: str | None = option(
+        None,
+        "Your name for the lineage of the records: all models of records that overlap share one, and its budget. "
+        "Needed with your own data.",
+        default_text="digits: 'digits'",
+        complete=options.lineage_names,
+        panel="",
+    )
+    out: Path = option(..., "The bundle: a new folder.", panel="")
+    name: str | None = option(
+        None, "The model's public name.", default_text="the bundle's folder name", panel="The model"
+    )
+    overlapping_lineage_is_accepted: bool = option_of(
+        Request, "overlapping_lineage_is_accepted", panel="Who is protected"
+    )
+
+    @property
+    def model_name(self) -> str:
+        """The model's public name."""
+        return self.name or self.out.resolve().name
+
+    @property
+    def lineage_name(self) -> str | None:
+        """The lineage's name; None where it is needed and not given, which `read_all` refuses."""
+        return self.lineage or (DIGITS if self.data == DIGITS else None)
+
     def _check_lineage(self) -> None:
         """Raise TrainingError where the lineage needs a name, and WrongOption where it was forgotten."""
         if self.lineage_name is None:
@@ -208,18 +231,6 @@ class NewBundle(FileOptions):
             raise TrainingError(
                 f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
             )
-
-    def _records(
-        self,
-        names: tuple[str, ...],
-        values: tuple[str, ...],
-        schema: TableSchema | None,
-        blocks: BlockDeclaration | None,
-    ) -> Records:
-        declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds, "schema": schema}
-        declared |= {"missing": self.missing, "blocks": blocks}
-        form = self.replaced(decimal=None) if self.levels or self.dates else self
-        return form.read(self.data, clip=self.clip, unit=self.unit, engine=self.engine, **declared)
 
 
 def _named_value(name: str, text: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from dpserve.mechanisms import grid
 from dpserve.mechanisms.mechanism import Price
 from dpserve.mechanisms.noise import LARGEST_GAUSSIAN_SCALE, rounded_gaussian
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.tapes import Law, release
 
 LARGEST_SIZE = sampling_error.DRAWS_PER_RELEASE
 
@@ -85,7 +87,7 @@ class GaussianVector:
         """
         if np.size(values) != self.size:
             raise ValueError(f"there must be {self.size} values, not {np.size(values)}")
-        return self.release_part(values, randomness)
+        return self._drawn(np.asarray(values, dtype=np.float64), randomness, whole=True)
 
     def release_part(self, values: Floats, randomness: Randomness) -> Floats:
         """Return some of the values with noise; what the others are may be chosen by what these became.
@@ -103,7 +105,7 @@ class GaussianVector:
         values = np.asarray(values, dtype=np.float64)
         if not 1 <= values.size <= self.size:
             raise ValueError(f"a part has between 1 and {self.size} values, not {values.size}")
-        return self._drawn(values, randomness)
+        return self._drawn(values, randomness, whole=False)
 
     def release_beside(self, values: Floats, unmoved: Floats, randomness: Randomness) -> tuple[Floats, Floats]:
         """Return a part of the values, (..., D), and numbers that no record moves, (..., K), with noise of one draw.
@@ -115,14 +117,18 @@ class GaussianVector:
         """
         if not 1 <= np.size(values) <= self.size:
             raise ValueError(f"a part has between 1 and {self.size} values, not {np.size(values)}")
-        both = self._drawn(np.concatenate([values, unmoved], axis=-1), randomness)
+        both = self._drawn(np.concatenate([values, unmoved], axis=-1), randomness, whole=False)
         released, beside = np.split(both, [np.shape(values)[-1]], axis=-1)
         return released.copy(), beside.copy()
 
-    def _drawn(self, values: Floats, randomness: Randomness) -> Floats:
-        """Return any number of values with noise of this law, of their shape."""
+    def _drawn(self, values: Floats, randomness: Randomness, *, whole: bool) -> Floats:
+        """Return any number of values with noise of this law, of their shape. whole: whether they are all."""
         if not np.isfinite(values).all():
             raise ValueError("every value must be finite")
+        law = Law(self.name, self.sensitivity, (self.mu, float(self.size)), whole)
+        return release(law, values, randomness, partial(self._with_noise, values))
+
+    def _with_noise(self, values: Floats, randomness: Randomness) -> Floats:
         law = rounded_gaussian(grid.gaussian_noise(self.mu, self.size)[0])
         step = self.step
         flat, noisy = values.ravel(), np.empty(values.size)

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, model_validator
 
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
-from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.drafts import draft_folder
@@ -149,11 +149,13 @@ def fit(
     *,
     state: Path,
     watcher: Watcher | None = None,
+    randomness: Randomness | None = None,
 ) -> FittedModel:
     """Train what is asked for and write its bundle; note the records in their lineage.
 
     records: private. out: the bundle, a new folder. state: the folder of the owner's secrets. watcher: who hears of
-    progress, warnings and plans; None for nobody. A pay-once model is not charged here, but when it is served or taken.
+    progress, warnings and plans; None for nobody. randomness: of coins and noise; None for the system's, the only one
+    for a model that is used. A pay-once model is not charged here, but when it is served or taken.
 
     Raises WrongOption for fields that are wrong or do not go together, and TrainingError for records that do not suit.
     """
@@ -185,6 +187,7 @@ def fit(
             request.price,
             request.n,
             feature_share=None if isinstance(request.features, AutoFeatures) else request.features.share,
+            randomness=randomness or SystemRandomness(),
         )
         if (sets := _sets_of(request, records)) is None:
             certificate = _trained(job, request)
@@ -232,13 +235,13 @@ def _train_with_sets(job: Job, request: Request, by: By) -> ProvenCertificate:
     from dpserve.training.holding_back import hold_back, with_sets
 
     one_in = one_in_of(job.n)
-    training, held = hold_back(job.records, one_in, SystemRandomness())
+    training, held = hold_back(job.records, one_in, job.randomness)
     # It was declared of all records, and about one in `one_in` of them trains nothing.
     n = None if job.n is None else max(1, job.n * (one_in - 1) // one_in)
     with draft_folder(job.state) as folder:
         draft = folder / "model"
         _trained(replace(job, records=training, n=n, out=draft), request)
-        return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
+        return with_sets(draft, job.out, held, by, one_in, job.randomness)
 
 
 @contextmanager

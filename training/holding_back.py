@@ -11,6 +11,7 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.tapes import coins, next_part
 from dpserve.training.bundles.sealing import load_sealed, save_sealed
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.records import Records
@@ -32,8 +33,8 @@ def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Re
     """
     check_count(len(records))
     of = np.arange(len(records)) if records.units is None else records.units.of
-    coins = randomness.words(int(of.max(initial=-1)) + 1) < np.uint64(2**64 // one_in)
-    held = coins[of]
+    is_held = coins(int(of.max(initial=-1)) + 1, randomness) < np.uint64(2**64 // one_in)
+    held = is_held[of]
     if held.all():
         raise TrainingError(
             Message(
@@ -49,6 +50,7 @@ def with_sets(draft: Path, out: Path, held: Records, by: By, one_in: int, random
 
     draft: the bundle. out: a new folder. held: the records held back, of which there may be none.
     """
+    next_part(randomness)
     model = pay_once(load_model(draft))
     assert model is not None
     certificate, tensors = load_sealed(draft, type(model.certificate))

@@ -10,7 +10,6 @@ from pydantic import Field
 from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
-from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from dpserve.training.fields import Several
 from dpserve.training.kinds.kind import PayOnceKind
@@ -114,7 +113,7 @@ class SumsKind(PayOnceKind):
         certificate = SumsCertificate.fresh(
             job.name, records.declaration, map_, job.lineage, releases=bought, sharpness=options.sharpness
         )
-        released = law.release(sums.reshape(-1), SystemRandomness()).reshape(sums.shape)
+        released = law.release(sums.reshape(-1), job.randomness).reshape(sums.shape)
         return save_sealed(job.out, with_public_tensors({"sums": released}, tensors), certificate)
 
     def load(self, folder, device):

@@ -61,6 +61,11 @@ class Repeating(ClassSumsKind):
         return save_class_sums(job.out, model)
 
 
+class Counting(ClassSumsKind):
+    def train(self, job, options):
+        return super().train(replace(job, name=f"of-{len(job.records)}"), options)
+
+
 class Fainting(WeightsKind):
     def train(self, job, options):
         if len(job.records) < 2:
@@ -78,6 +83,7 @@ class Fainting(WeightsKind):
         (Embellishing, "what `classifier` returns answers otherwise"),
         (Repeating, "answer alike"),
         (Fainting, "training on one record ends in ValueError"),
+        (Counting, "a record shows beside what is released"),
     ],
 )
 def test_a_kind_that_breaks_a_promise_is_convicted_of_that(kind, said):

@@ -7,13 +7,13 @@ classes.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.mechanism import Mechanism
-from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.errors import NotExportable, TrainingError, WrongOption
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fields import NAME
@@ -72,6 +72,8 @@ class Job:
     """About how many records there are, as their owner declared; None where that is not said."""
     before: tuple[Release, ...] = ()
     """Released of the records for the feature map."""
+    randomness: Randomness = field(default_factory=SystemRandomness)
+    """Coins and noise of the training."""
     feature_share: float | None = None
     """The share of the price that the map buys; None where nobody asked for features, and the planner chooses them."""
 
@@ -311,8 +313,8 @@ def problems_of(kind: object) -> Iterator[str]:
     if not (isinstance(kind.options, type) and issubclass(kind.options, Options)):
         yield "its options are no class of Options"
         return
-    for name, field in kind.options.model_fields.items():
-        if not (field.description or "").strip():
+    for name, made in kind.options.model_fields.items():
+        if not (made.description or "").strip():
             yield f"its option {name} has no sentence"
     for ability, reason in kind.limitations.items():
         if ability not in get_args(Ability) or not reason.strip():

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from dpserve.accounting.extensions import extensions
-from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
 from dpserve.training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
 from dpserve.training.errors import TrainingError
@@ -112,7 +111,7 @@ def train_and_save(options: Options, job: Job, kind: Kind | None = None) -> Prov
     kind = kind or kind_for(options)
     steps = [step.at_share(job.feature_share or 0.0) for step in kind.steps if isinstance(step, FeatureStep)]
     if steps and job.price is not None:
-        bought, left = buy_features(steps, job.records, job.feature_map, job.price, SystemRandomness())
+        bought, left = buy_features(steps, job.records, job.feature_map, job.price, job.randomness)
         job = replace(job, feature_map=bought.feature_map, before=(*job.before, *bought.releases), price=left)
     certificate: ProvenCertificate = kind.train(job, options)
     return certificate

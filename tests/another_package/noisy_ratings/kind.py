@@ -1,6 +1,5 @@
 """The kind: its options, its output, how it trains and loads, and what it lacks."""
 
-from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.kinds.kind import WITHOUT_CLASSES, PayOnceKind
 from dpserve.training.kinds.outputs import Output, Outputs
 from dpserve.training.options import Options
@@ -41,7 +40,7 @@ class RatingsKind(PayOnceKind):
             job.model_price,
             job.record_count,
             job.lineage,
-            SystemRandomness(),
+            job.randomness,
         )
         return save_ratings(job.out, train_ratings(*asked, before=job.before))
 

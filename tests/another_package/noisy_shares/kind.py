@@ -1,6 +1,5 @@
 """The kind: its options, how it trains and loads, what the planner may say of it, how it leaves in a file."""
 
-from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.kinds.kind import PayOnceKind
 from dpserve.training.kinds.planned import UNLIMITED, PlannedOption
 from dpserve.training.options import Options, option
@@ -43,7 +42,7 @@ class SharesKind(PayOnceKind):
         """Count, add noise, and save."""
         from noisy_shares.model import save_shares, train_shares
 
-        words = SystemRandomness()
+        words = job.randomness
         asked = (job.records, job.name, job.feature_map, job.model_price, options.smoothing, job.lineage, words)
         return save_shares(job.out, train_shares(*asked, before=job.before))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpserve.mechanisms.randomness import Randomness, SystemRandomness
+from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.quantiles import price_of_counts
 from dpserve.training.kinds.kind import Job, PayOnceKind, TrainAlike
@@ -44,7 +44,6 @@ class ClassSumsKind(PayOnceKind):
         from dpserve.training.kinds.class_sums.bundle import save_class_sums
         from dpserve.training.kinds.class_sums.train import train_class_sums
 
-        words = SystemRandomness()
         with job.progress.steps_with_progress(2 * len(job.records)) as report:
             model = train_class_sums(
                 job.records,
@@ -52,7 +51,7 @@ class ClassSumsKind(PayOnceKind):
                 job.feature_map,
                 job.model_price,
                 job.lineage,
-                words,
+                job.randomness,
                 report,
                 job.n,
                 options.canaries,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dpserve.accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOST_STEPS
 from dpserve.mechanisms.gaussian_vector import mu_for
-from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.dpsgd.noisy_step import LARGEST_NORM, LEAST_NORM
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
@@ -107,7 +106,7 @@ class DpSgdKind(PayOnceKind):
                 job.records,
                 recipe,
                 job.lineage,
-                SystemRandomness(),
+                job.randomness,
                 report,
                 canaries=options.canaries,
             )

@@ -16,6 +16,7 @@ import numpy as np
 from dpserve.accounting.arrays import Floats, Labels, Mask
 from dpserve.mechanisms import grid
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.tapes import Law, coins, release
 from dpserve.mechanisms.wide_gaussian import SCALE, wide_gaussian
 from dpserve.training.fitting.network import SUM_ERROR, Network
 from dpserve.training.inputs.sums import Rows, Shard, Sums
@@ -104,9 +105,8 @@ class DpSgdStep:
         add lies at coordinates where no record adds anything, so that neighbours are no farther apart on the grid, and
         the draws there have one law on both sides.
         """
-        count = sum(records.lengths) if records.units is None else records.units
-        more = 0 if canaries is None else sum(canaries.records.lengths)
-        taken, joining = np.split(self.sample(count + more), [count])
+        taken = self.sample(sum(records.lengths) if records.units is None else records.units)
+        joining = self.sample(0 if canaries is None else sum(canaries.records.lengths))
         ends = np.cumsum(records.lengths)[:-1]
         # Of units, each shard has some of the records of perhaps all.
         given = np.split(taken, ends) if records.units is None else [taken] * len(records.lengths)
@@ -127,7 +127,7 @@ def _clipped(
     return total
 
 
-def private_step(network: Network, release: StepRelease, randomness: Randomness) -> DpSgdStep:
+def private_step(network: Network, step: StepRelease, randomness: Randomness) -> DpSgdStep:
     """Return the step that is private as `SubsampledGaussianLoss(noise_multiplier, sampling_rate)` says.
 
     The proof. Let neighbours differ by one record, added or removed. It takes part with probability q, independently
@@ -152,13 +152,13 @@ def private_step(network: Network, release: StepRelease, randomness: Randomness)
     """
     if network.size > LARGEST_PARAMETERS:
         raise ValueError(f"a network may have up to {LARGEST_PARAMETERS} parameters, not {network.size}")
-    steps = grid_step(release, network.size)
+    steps = grid_step(step, network.size)
     return DpSgdStep(
-        sample=lambda records: poisson_sample(records, release.sampling_rate, randomness),
+        sample=lambda records: poisson_sample(records, step.sampling_rate, randomness),
         clipped_sum=lambda parameters, inputs, labels, weights=None: network.clipped_sum(
-            parameters, inputs, labels, release.clip_norm, weights
+            parameters, inputs, labels, step.clip_norm, weights
         ),
-        add_noise=lambda total: with_noise(total, steps, randomness),
+        add_noise=lambda total: released(step, total, steps, randomness),
     )
 
 
@@ -170,7 +170,7 @@ def poisson_sample(records: int, sampling_rate: float, randomness: Randomness) -
     taken = np.empty(records, dtype=np.bool_)
     for start in range(0, records, _DRAWN):
         part = taken[start : start + _DRAWN]
-        np.less(randomness.words(len(part)), threshold, out=part)
+        np.less(coins(len(part), randomness), threshold, out=part)
     return taken
 
 
@@ -185,6 +185,12 @@ def grid_step(release: StepRelease, size: int) -> float:
             f"{float(SCALE / (2 * rounding)):.4g} for {size} parameters, not {release.noise_multiplier:.4g}"
         )
     return grid.round_up(movement / (allowed - rounding))
+
+
+def released(step: StepRelease, total: Floats, grid_step: float, randomness: Randomness) -> Floats:
+    """Return `total` (size,) with the step's noise."""
+    law = Law("sampled gaussian", step.clip_norm * (1 + SUM_ERROR), (step.noise_multiplier, step.sampling_rate))
+    return release(law, total, randomness, functools.partial(with_noise, total, grid_step))
 
 
 def with_noise(total: Floats, step: float, randomness: Randomness) -> Floats:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
-from dpserve.mechanisms.randomness import Randomness, SystemRandomness
+from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.features import rules
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.head.kind import Head, convexified_limitation, recipe_for
@@ -54,7 +54,7 @@ class WeightsKind(PayOnceKind):
             head,
             job.model_price,
             job.lineage,
-            SystemRandomness(),
+            job.randomness,
             job.records,
             options.canaries,
             before=job.before,

@@ -1,0 +1,66 @@
+"""Tapes of a training: what each release of it was computed from, and what came out of it.
+
+A training takes its randomness from outside. A tape stands in for it: what is released passes through it. So a training
+on records can be recorded, and played again on neighbouring records, where each release gives what it gave before
+(`dpserve.audit.replay`). Never for a model that is served: what is on a tape is private.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpserve.accounting.arrays import Floats, Words
+from dpserve.mechanisms.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Law:
+    """A release as it is declared. sensitivity: how far one record may move its values, in L2, all parts together.
+
+    name: of what draws the noise. scale: what else the noise follows from. whole: whether it has no further parts.
+    """
+
+    name: str
+    sensitivity: float
+    scale: tuple[float, ...]
+    whole: bool = True
+
+    def __str__(self) -> str:
+        """Return the name and the scale."""
+        return f"{self.name} ({', '.join(map('{:g}'.format, self.scale))})"
+
+
+class Tape(ABC):
+    """Randomness that releases pass through."""
+
+    @abstractmethod
+    def words(self, count: int) -> Words:
+        """Return words that no record has a say in, (count,): the same when it is played."""
+
+    @abstractmethod
+    def coins(self, count: int) -> Words:
+        """Return a word for each record or unit, (count,), in their order: each one's own when it is played."""
+
+    @abstractmethod
+    def next_part(self) -> None:
+        """Note that what follows is released of other records, kept apart from those before."""
+
+    @abstractmethod
+    def released(self, law: Law, values: Floats, draw: Callable[[Randomness], Floats]) -> Floats:
+        """Return what was released of the values. draw: draws it, with the randomness that it is given."""
+
+
+def next_part(randomness: Randomness) -> None:
+    """Note, where there is a tape, that what follows is released of other records than what was before."""
+    if isinstance(randomness, Tape):
+        randomness.next_part()
+
+
+def coins(count: int, randomness: Randomness) -> Words:
+    """Return a uniform word for each of so many records or units, (count,)."""
+    return randomness.coins(count) if isinstance(randomness, Tape) else randomness.words(count)
+
+
+def release(law: Law, values: Floats, randomness: Randomness, draw: Callable[[Randomness], Floats]) -> Floats:
+    """Return what `draw` makes of the values with the randomness."""
+    return randomness.released(law, values, draw) if isinstance(randomness, Tape) else draw(randomness)
