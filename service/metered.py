@@ -26,6 +26,7 @@ from dpserve.service.batcher import DEEP_BATCH_SIZE, Batcher, BatchLimits, Waiti
 from dpserve.service.errors import InvalidRows, Refusal
 from dpserve.service.places import in_thread
 from dpserve.service.predictor import (
+    FEW_ROWS,
     NOT_ENCODED,
     Caller,
     Clock,
@@ -165,7 +166,7 @@ class MeteredPredictor(Predictor):
             phi = np.concatenate([arrival.phi for arrival in batch if arrival.phi is not None])
         else:
             X = batch[0].request.X if len(batch) == 1 else np.concatenate([arrival.request.X for arrival in batch])
-            phi = self.head.features(X)
+            phi = self.head.features(X) if len(X) <= FEW_ROWS else await in_thread(self.head.features, X)
         sensitivity = self.head.logit_sensitivity(phi)
         words = noise_of(self.head, self.mechanism, phi, sensitivity)
         for timed in traced:
@@ -233,7 +234,8 @@ class MeteredPredictor(Predictor):
         if self._on_encoder or request.deep:
             digests = request.digests()
         else:
-            phi = await asyncio.to_thread(self.head.features, request.X)
+            async with self._quoting.in_turn(client):
+                phi = await in_thread(self.head.features, request.X)
             sensitivity = self.head.logit_sensitivity(phi)
             digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
             noise = self._noise_of(sensitivity)

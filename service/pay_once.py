@@ -50,7 +50,9 @@ from dpserve.accounting.report import row_price
 from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
 from dpserve.service.errors import Overloaded, Refusal
+from dpserve.service.places import in_thread
 from dpserve.service.predictor import (
+    FEW_ROWS,
     NOT_ENCODED,
     Caller,
     Clock,
@@ -70,8 +72,6 @@ SECONDS_REMEMBERED = 0.5
 """Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""
 
 _MOST_REMEMBERED = 10_000
-_FEW_ROWS = 64
-"""Rows that are computed on the event loop; while more are computed, other requests go on."""
 
 
 class ModelForClient(BaseModel):
@@ -153,7 +153,7 @@ class PayOncePredictor(Predictor):
         _, self._noise = model.answers(np.asarray(features.lower)[None])
         self._on_encoder = isinstance(features, Encoder)
         # An encoder takes its time, in which the loop serves others.
-        self._few_rows, most = (0, DEEP_BATCH_SIZE) if self._on_encoder else (_FEW_ROWS, USUAL_BATCH_SIZE)
+        self._few_rows, most = (0, DEEP_BATCH_SIZE) if self._on_encoder else (FEW_ROWS, USUAL_BATCH_SIZE)
         numbers = len(features.lower) + features.dimension
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
@@ -229,7 +229,7 @@ class PayOncePredictor(Predictor):
         computed: list[_Computed] = []
         X = batch[0].X if len(batch) == 1 else np.concatenate([each.X for each in batch])
         answers = self.answering.answers
-        values, noise = answers(X) if len(X) <= self._few_rows else await asyncio.to_thread(answers, X)
+        values, noise = answers(X) if len(X) <= self._few_rows else await in_thread(answers, X)
         known, start = Uncertainty(noise, values), 0
         for each in batch:
             rows = slice(start, start + each.rows)
@@ -292,7 +292,8 @@ class PayOncePredictor(Predictor):
         quote = await self._ledger.quote(self._request(client, self._clock(), request.idempotency))
         noise: AnyNoise = NOT_ENCODED
         if not (request.deep or self._on_encoder):
-            _, noise = await asyncio.to_thread(self.answering.answers, request.X)
+            async with self._quoting.in_turn(client):
+                _, noise = await in_thread(self.answering.answers, request.X)
         # The model answers every row: only the model costs anything.
         return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, noise, quote.currency)
 

@@ -41,7 +41,7 @@ from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from dpserve.mechanisms.randomness import frame_parts
 from dpserve.service.encoding import Encoding
 from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
-from dpserve.service.places import in_thread
+from dpserve.service.places import Places, in_thread
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.inputs.column import NUMBER_BYTES
@@ -69,6 +69,8 @@ _BESIDE_ROWS = 16 * 1024
 """Bytes of a body beside its rows."""
 _SMALL_ROWS = 2**20
 """Bytes of rows' numbers that are few."""
+FEW_ROWS = 64
+"""Rows that are computed on the event loop; while more are computed, other requests go on."""
 _TEXTS_AT_ONCE = os.cpu_count() or 1
 """Texts that are encoded at a time: as many as there are threads for."""
 NOT_ENCODED = UnknownNoise("its scale depends on what a deep network makes of the rows, and a dry run computes none")
@@ -216,6 +218,8 @@ class Predictor(ABC):
         """Bytes of a request's body: what the largest batch takes in full precision, or less."""
         self._packing = struct.Struct(f"{self.width}d").pack
         self._encoding = Encoding()
+        self._quoting = Places(1)
+        """The turns in which dry runs compute."""
         self._encoded_rows = 0
 
     @cached_property
