@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from dpserve.service.errors import UnknownModel
 from dpserve.service.predictor import Predictor
+from dpserve.training.inputs.column import quoted
 
 VERSION = "1"
 """The only version of a model that a service has."""
@@ -45,7 +46,7 @@ class Models:
         if predictor is not None:
             return predictor
         if name is not None:
-            raise UnknownModel(f"there is no model {name!r} here; GET /models lists those that there are")
+            raise UnknownModel(f"there is no model {quoted(name)} here; GET /models lists those that there are")
         raise UnknownModel("this service has no default model: ask /models/NAME/...; GET /models lists the names")
 
     @property

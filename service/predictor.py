@@ -44,7 +44,7 @@ from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows,
 from dpserve.service.places import Places, in_thread
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.inputs.column import NUMBER_BYTES
+from dpserve.training.inputs.column import NUMBER_BYTES, quoted
 from dpserve.training.inputs.columns import (
     CHARACTERS_AT_ONCE,
     MISSING_VALUES,
@@ -257,7 +257,7 @@ class Predictor(ABC):
     def check_model(self, name: str) -> None:
         """Raise UnknownModel unless `name` is the served model's."""
         if name != self.name:
-            raise UnknownModel(f"{name!r} is not {self.name!r}, which is asked here; ask /models/{name}/predict")
+            raise UnknownModel(f"{quoted(name)} is not {self.name!r}, which is asked here; ask /models/{name}/predict")
 
     def check_rows(self, instances: Sequence[Sequence[float]], *, clip: bool | None = None) -> Floats:
         """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about.

@@ -39,6 +39,7 @@ from dpserve.service.http.schemas import (
 )
 from dpserve.service.http.structure import SMALL, Structure, check_structure, structure_of
 from dpserve.service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
+from dpserve.training.inputs.column import quoted
 from dpserve.training.inputs.columns import UnencodedTexts
 from dpserve.training.pay_once.coverage import PER_MILLE
 
@@ -353,7 +354,7 @@ def members_around(body: bytes) -> int:
 def _names_once(pairs: list[tuple[str, object]]) -> None:
     name, times = Counter(name for name, _ in pairs).most_common(1)[0] if pairs else ("", 1)
     if times > 1:
-        raise invalid(f"the body has the member {name!r} twice")
+        raise invalid(f"the body has the member {quoted(name)} twice")
 
 
 def _most_in(predictor: Predictor) -> Structure:

@@ -50,11 +50,16 @@ class ProblemType(StrEnum):
     INTERNAL = "internal", HTTPStatus.INTERNAL_SERVER_ERROR
 
 
+_LONGEST_DETAIL = 4096
+"""Characters of a sentence, which may repeat a name as long as a body."""
+
+
 class Problem(Exception):
     """Raised by routes to answer with a problem."""
 
     def __init__(self, kind: ProblemType, detail: str, *, status: HTTPStatus | None = None, **members: object) -> None:
         """detail: one sentence for a person. status: if not the type's. members: extension members for programs."""
+        detail = detail if len(detail) <= _LONGEST_DETAIL else f"{detail[:_LONGEST_DETAIL]}..."
         super().__init__(detail)
         self.kind = kind
         self.status = status or kind.status

@@ -59,7 +59,8 @@ def as_problem(error: Exception) -> Problem:
     """Return the problem that a refusal is answered with; what it says may be read by anyone."""
     match error:
         case Problem():
-            return error
+            # Whoever keeps it as a problem is in its traceback: a circle, with the body that is refused.
+            return error.with_traceback(None)
         case BudgetExhausted():
             return _exhausted(error)
         case InvalidRows():

@@ -15,8 +15,9 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from string import printable
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import grpc
 import msgspec
@@ -197,7 +198,7 @@ class GrpcPort:
                 status = int(HTTPStatus.OK)
                 return reply
             status, refused = int(problem.status), problem.kind.word
-            await context.abort(code, problem.detail[:_LONGEST_DETAIL], _behind(problem, refused))
+            await context.abort(code, _short(problem.detail), _behind(problem, refused))
             raise AssertionError
         finally:
             self.metrics.in_flight.requests -= 1
@@ -343,6 +344,13 @@ async def _read(context: Any) -> bytes:
 def _encoded(name: str, /, **fields: Any) -> bytes:
     content: bytes = message(f"{name}Response")(**fields).SerializeToString()
     return content
+
+
+def _short(detail: str) -> str:
+    """Return the beginning of a sentence, which is sent with three bytes for each that is not ASCII."""
+    while len(detail) > _LONGEST_DETAIL or len(quote(detail, safe=printable)) > 2 * _LONGEST_DETAIL:
+        detail = detail[: min(_LONGEST_DETAIL, 3 * len(detail) // 4)]
+    return detail
 
 
 def _behind(problem: Problem, refused: str) -> tuple[tuple[str, str], ...]:

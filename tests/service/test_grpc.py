@@ -1,5 +1,6 @@
 """The Open Inference Protocol over gRPC, asked by `tritonclient` and by hand, beside the same service over HTTP."""
 
+import asyncio
 import json
 import logging
 import queue
@@ -256,9 +257,10 @@ def test_the_largest_batch_of_texts_is_read():
     for name, (kind, field, value) in columns.items():
         request.inputs.add(name=name, shape=[1000], datatype=kind, contents={field: [value] * 1000})
     request.id = "x" * 2**16
-    X = MessageCodec().decode(predictor, RequestHeader({}, {}, ""), request.SerializeToString()).X
-    assert len(X) == 1000
-    assert (encode_rows(COLUMNS, [PERSON]) == X).all()
+    read = MessageCodec().decode(predictor, RequestHeader({}, {}, ""), request.SerializeToString())
+    asyncio.run(predictor.encode("ann", read))
+    assert len(read.X) == 1000
+    assert (encode_rows(COLUMNS, [PERSON]) == read.X).all()
 
 
 def test_who_asks_is_checked_as_over_http(opened):
@@ -483,9 +485,11 @@ def test_a_shape_of_many_dimensions_is_refused_without_their_product(opened):
     assert (code, problem["detail"]) == (StatusCode.INVALID_ARGUMENT, "the shape must be [rows, features]")
 
 
-def test_a_refusal_that_repeats_a_long_name_still_arrives(opened):
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_a_refusal_that_repeats_long_names_still_arrives(opened, letter, monkeypatch):
+    monkeypatch.setattr("dpserve.service.models.quoted", repr)
     key = opened.service.add_client()
-    error = call(opened, "ModelInfer", message(model="x" * 15_000), service_pb2.ModelInferResponse, key)
+    error = call(opened, "ModelInfer", message(model=letter * 3750), service_pb2.ModelInferResponse, key)
     assert error.code() is StatusCode.NOT_FOUND
     assert dict(error.trailing_metadata())["dpserve-problem"] == "unknown-model"
 

@@ -87,3 +87,12 @@ def test_a_client_hears_in_epsilon_what_it_would_pay_and_what_is_left() -> None:
     assert "epsilon = 1 at" in detail
     others = as_problem(BudgetExhausted.of_budget("lineage", budget, 2 * budget.limit, 0)).detail
     assert "epsilon = 1 at" not in others  # what others spent is nobody's to hear
+
+
+def test_a_problem_holds_nothing_of_the_request_and_no_more_of_what_it_names_than_a_person_reads():
+    try:
+        raise Problem(ProblemType.INVALID_REQUEST, "x" * 10**6)
+    except Problem as raised:
+        problem = as_problem(raised)
+    assert problem.__traceback__ is None
+    assert len(problem.detail) < 5000
