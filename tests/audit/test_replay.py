@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpserve.audit import replay as audited
-from dpserve.audit.replay import audit_training, replay, trained_by, units_to_try
+from dpserve.audit.replay import Recording, audit_training, differences, replay, trained_by, units_to_try
 from dpserve.training import holding_back
 from dpserve.training.feature_choice import AutoFeatures, FourierFeatures, IdentityFeatures, QuantileFeatures
 from dpserve.training.fit import Request
@@ -61,7 +61,7 @@ def one_alone():
 def asked(kind, **more):
     """A request for a training, as an owner of 90 records makes it."""
     bought = {} if type(kind) is Head else {"price": PRICE, "n": 90}
-    return Request(name="audited", lineage="audited", kind=kind, **bought, **({"prediction_sets": "off"} | more))
+    return Request(name="audited", lineage="audited", kind=kind, **(bought | {"prediction_sets": "off"} | more))
 
 
 CASES = [
@@ -89,6 +89,17 @@ def test_it_keeps_it_with_records_that_are_odd(tmp_path, name):
 def test_a_heads_weights_move_by_no_more_than_its_certificate_says(tmp_path, people):
     train = trained_by(asked(Head()), tmp_path)
     assert audit_training(train, records(people=people), trials=2).broken == ()
+
+
+@pytest.mark.parametrize("name", ["class-sums", "dpsgd", "dpsgd, hidden", "weights"])
+@pytest.mark.parametrize("features", [AutoFeatures(), QuantileFeatures()])
+@pytest.mark.parametrize("n", [90, 2000])
+def test_strangers_are_shown_what_was_declared_and_nothing_that_was_released(tmp_path, name, features, n):
+    """So not the number of cuts either, in whatever follows from it: it tells about how many records there are."""
+    train = trained_by(asked(KINDS[name], features=features, prediction_sets="all", price=3 * 10**12, n=n), tmp_path)
+    few, many = (train(records(count), Recording(count)) for count in (60, 1000))
+    assert [*differences(replace(few, holders={}), replace(many, holders={}))] == []
+    assert [*differences(few, many)]
 
 
 def test_the_records_that_move_most_are_left_out_first():

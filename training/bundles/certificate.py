@@ -434,7 +434,9 @@ class Certificate(ProvenCertificate):
     def derived(self) -> dict[str, Any]:
         """Return the bounds, steps and sensitivities: see `derive`."""
         convexity = None if self.convexified is None else self.convexified.convexity
-        return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension, convexity)
+        return derive(
+            self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.declared.dimension, convexity
+        )
 
 
 def assumptions_on(

@@ -130,6 +130,11 @@ class Quantiles(FeatureMap):
         return () if self.released is None else self.released.cost.losses
 
     @functools.cached_property
+    def declared(self) -> "Quantiles":
+        """The map with even cuts, of which there are as many as there may be."""
+        return self if self.released is None else Quantiles.model_validate(self.model_dump(exclude={"released"}))
+
+    @functools.cached_property
     def dimension(self) -> int:
         """A coordinate for each cut, the d features, and the bias."""
         return len(self.steps[0]) + len(self.lower) + 1

@@ -118,6 +118,15 @@ class FeatureMap(BaseModel):
         return len(self.lower) + 1
 
     @property
+    def declared(self) -> "FeatureMap":
+        """The map as it follows from what was declared alone: with as many coordinates, or more.
+
+        Rules, and what strangers are shown, read this one: the coordinates of a map that was made of the records tell
+        what was released of them, and so about how many there are.
+        """
+        return self
+
+    @property
     def degrees(self) -> int:
         """Number of coordinates that tell different things of a row: rules ask whether records are many beside it."""
         return self.dimension

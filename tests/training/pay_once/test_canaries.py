@@ -267,9 +267,11 @@ def test_numbers_beside_a_release_leave_its_grid_and_size_alone():
 
 def less_noise(monkeypatch, factor):
     """Let Gaussian vectors and steps add a part of their noise."""
-    drawn, with_noise = GaussianVector._drawn, dpsgd_step.with_noise
+    drawn, with_noise = GaussianVector._with_noise, dpsgd_step.with_noise
     monkeypatch.setattr(
-        GaussianVector, "_drawn", lambda self, values, words: values + factor * (drawn(self, values, words) - values)
+        GaussianVector,
+        "_with_noise",
+        lambda self, values, words: values + factor * (drawn(self, values, words) - values),
     )
     monkeypatch.setattr(
         dpsgd_step, "with_noise", lambda total, step, words: total + factor * (with_noise(total, step, words) - total)

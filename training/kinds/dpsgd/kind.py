@@ -90,7 +90,7 @@ class DpSgdKind(PayOnceKind):
             if (value := getattr(options, name)) is not None:
                 made[name] = value
         hidden = widths(options.hidden)
-        network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
+        network = Network((job.feature_map.declared.dimension, *hidden, len(job.records.declaration.classes)))
         choices = choices_for(job.record_count, mu_for(job.model_price), network.size, hidden=hidden, **made)
         recipe = DpSgdRecipe(
             job.name,
@@ -137,7 +137,7 @@ class DpSgdKind(PayOnceKind):
 
         check_count(n)
         hidden = tuple(option.settings.get("hidden", ()))
-        size = Network((feature_map.dimension, *hidden, len(declaration.classes))).size
+        size = Network((feature_map.declared.dimension, *hidden, len(declaration.classes))).size
         choices = choices_for(n, mu_for(whole), size, hidden=hidden)
         certify(DpSgdRecipe("planned", feature_map, choices, whole), declaration, "planned")
 

@@ -18,7 +18,7 @@ def _dp_sgd(features: FeatureRule, *hidden: int) -> Callable[[Trial], Qualities]
         case = trial.case
         bought, whole = trial.bought(features)
         chosen = bought.feature_map
-        network = Network((chosen.dimension, *hidden, case.classes))
+        network = Network((chosen.declared.dimension, *hidden, case.classes))
         choices = choices_for(len(case.y), mu_for(whole), network.size, hidden=hidden)
         words = trial.randomness("dpsgd", features, *map(str, hidden))
         recipe = DpSgdRecipe("compared", chosen, choices, whole, before=bought.releases)

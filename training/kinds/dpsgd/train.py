@@ -68,7 +68,7 @@ def certify(
     """
     choices = recipe.choices
     try:
-        numbers = PublicNumbers(len(declared.classes), recipe.feature_map, choices.records_declared, choices)
+        numbers = PublicNumbers(len(declared.classes), recipe.feature_map.declared, choices.records_declared, choices)
         releases = chain.divided(recipe.certificate_type.STEPS, recipe.price, numbers)
         mu = next(release.mu for release in releases if release.name == steps.NOISY_STEPS.name)
         certificate = recipe.certificate_type.fresh(

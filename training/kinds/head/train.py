@@ -47,6 +47,6 @@ def train_head(records: Records, recipe: Recipe, lineage: str, progress: OnNorm 
         unit=records.unit,
         strong_convexity=recipe.strong_convexity,
         tolerance=recipe.tolerance,
-        **derive(recipe.strong_convexity, recipe.tolerance, classes, recipe.feature_map.dimension, convexity),
+        **derive(recipe.strong_convexity, recipe.tolerance, classes, recipe.feature_map.declared.dimension, convexity),
     )
     return CertifiedHead(certificate, weights, tensors, NoiseKey.fresh())

@@ -52,8 +52,8 @@ class WeightsCertificate(ReleaseCertificate):
 
     @property
     def size(self) -> int:
-        """Number of weights."""
-        return len(self.classes) * self.feature_map.dimension
+        """Number of weights, at most."""
+        return len(self.classes) * self.feature_map.declared.dimension
 
     def vector(self, mu: float | None = None) -> GaussianVector:
         """Return the law of the noise on the weights. Raises ValueError where it cannot be drawn.
@@ -92,7 +92,7 @@ class WeightsCertificate(ReleaseCertificate):
 
     def derived(self) -> Mapping[str, object]:
         """Return the cost, the sensitivity (`dpserve.training.bundles.certificate.derive`) and the noise."""
-        shape = len(self.classes), self.feature_map.dimension
+        shape = len(self.classes), self.feature_map.declared.dimension
         convexity = None if self.convexified is None else self.convexified.convexity
         figures = derive(self.strong_convexity, self.tolerance, *shape, convexity)
         sensitivity = figures["weight_sensitivity"]

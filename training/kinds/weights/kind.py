@@ -90,7 +90,7 @@ class WeightsKind(PayOnceKind):
         del option
         if calibration.share_of(whole):
             check_count(n)
-        GaussianVector(mu_for(whole), len(declaration.classes) * feature_map.dimension, 1.0)
+        GaussianVector(mu_for(whole), len(declaration.classes) * feature_map.declared.dimension, 1.0)
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
         """Return the likeness of a regularised linear model."""

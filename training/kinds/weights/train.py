@@ -41,11 +41,11 @@ def release_weights(
     if records is not None and records.unit != trained.unit:
         raise TrainingError("the head was trained with other privacy units than those of these records")
     steps = [step for step in certificate_type.STEPS if step is not CALIBRATION or records is not None]
-    size, classes = head.weights.size, len(trained.classes)
+    size, classes = len(trained.classes) * trained.feature_map.declared.dimension, len(trained.classes)
     if size > LARGEST_SIZE:
         raise TrainingError(f"there are {size} weights, and a release has at most {LARGEST_SIZE}; use fewer features")
     try:
-        releases = chain.divided(steps, price, PublicNumbers(classes, trained.feature_map))
+        releases = chain.divided(steps, price, PublicNumbers(classes, trained.feature_map.declared))
         mu = next(release.mu for release in releases if release.name == WEIGHTS.name)
         vector = GaussianVector(mu, size, trained.weight_sensitivity)
     except ValueError as error:
