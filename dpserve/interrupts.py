@@ -42,17 +42,26 @@ def stopped_by_signals(what: str, charged: Callable[[], str]) -> Iterator[None]:
 
     what: the task, with its article. charged: says what was charged, when it is asked.
     """
+    stopped = False
 
     def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
         raise KeyboardInterrupt
 
-    here = threading.current_thread() is threading.main_thread()  # signals are no other's
-    before = signal.signal(signal.SIGTERM, stop) if here else None
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # signals are no other's
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, stop)
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        # A library may make an error of its own of the interrupt, as pydantic does where it builds a type.
+        if not stopped and not isinstance(error, KeyboardInterrupt):
+            raise
         sys.stderr.write(f"dpserve: {what} was stopped; {charged()}\n")
         sys.exit(_STATUS)
     finally:
-        if here:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from dpserve.interrupts import stopped_by_signals
+
 SLOW = ("dpsgd", "--epsilon", "1", "--delta", "1e-5", "--n", "1400", "--steps", "20000")
 
 
@@ -37,6 +39,31 @@ def test_a_training_that_is_stopped_takes_its_note_back_and_says_that_nothing_wa
     assert b"nothing was charged" in said
     assert not (home / "trained").exists()
     assert not (tmp_path / "bundle").exists()
+
+
+def build_a_type(sent=None):
+    """Fail as pydantic does where it is interrupted while it builds a type."""
+    try:
+        if sent is not None:
+            signal.raise_signal(sent)
+    except KeyboardInterrupt:
+        pass
+    raise TypeError
+
+
+def test_a_signal_of_which_a_library_makes_its_own_error_stops_a_task_and_another_error_does_not(capsys):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for sent in (signal.SIGINT, signal.SIGTERM):
+            with pytest.raises(SystemExit) as ended, stopped_by_signals("the training", lambda: "nothing was charged"):
+                build_a_type(sent)
+            assert ended.value.code == 128 + signal.SIGINT
+            assert "nothing was charged" in capsys.readouterr().err
+        with pytest.raises(TypeError), stopped_by_signals("the training", lambda: "nothing was charged"):
+            build_a_type()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 WAITS_IN_AN_IMPORT = """
