@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError, TrainingError
+from dpserve.training.inputs.column import quoted
 from dpserve.training.inputs.columns import (
     BooleanColumn,
     Column,
@@ -127,11 +128,23 @@ def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequ
     return TableSchema((*columns, levels_column), {label: tuple(classes)}, subset=True)
 
 
+def _members_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raises ValueError for a name that comes twice, as TOML does."""
+    named = dict(members)
+    if len(named) < len(members):
+        twice = next(name for name, times in Counter(name for name, _ in members).items() if times > 1)
+        raise ValueError(f"the member {quoted(twice)} comes twice")
+    return named
+
+
 def read_schema(path: Path) -> TableSchema:
     """Read a schema file, .json or .toml. Raises DataError that names all that is wrong in it."""
     try:
         text = path.read_text("utf-8-sig")
-        content = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
+        if path.suffix.lower() == ".toml":
+            content = tomllib.loads(text)
+        else:
+            content = json.loads(text, object_pairs_hook=_members_once)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

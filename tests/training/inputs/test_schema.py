@@ -172,7 +172,15 @@ def test_toml_says_the_same_as_json(tmp_path):
     assert read_schema(tmp_path / "s.json") == read_schema(tmp_path / "s.toml")
 
 
-@pytest.mark.parametrize(("name", "text"), [("s.json", "{"), ("s.toml", "= 3"), ("s.json", "[" * 100_000)])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.json", "{"),
+        ("s.toml", "= 3"),
+        ("s.json", "[" * 100_000),
+        ("s.json", '{"fields": [{"name": "age", "constraints": {"minimum": 0, "maximum": 9, "maximum": 99}}]}'),
+    ],
+)
 def test_a_broken_file_is_named(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=f"{name} is not a schema in"):
