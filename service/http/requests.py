@@ -151,19 +151,40 @@ def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
     return fields
 
 
-class Bodies:
-    """Reads bodies, each within `seconds`, and holds at most `together` bytes, a fifth of them of one caller.
+class _Room:
+    """So many bytes, a fifth of them for one caller at most. A fifth is kept for what is small."""
 
-    These are of bodies and of the numbers that their rows become, until their requests are answered. A fifth is kept
-    for small ones. parsing: the turns in which large ones are parsed, one at a time.
+    def __init__(self, together: int) -> None:
+        self._left, self._each = together, together // 5
+        self._held: dict[Hashable, int] = {}
+
+    def take(self, more: int, length: int, caller: Hashable) -> None:
+        """Count so many bytes more of what has `length` by now. Raises Overloaded, and has counted them."""
+        self._left -= more
+        held = self._held[caller] = self._held.get(caller, 0) + more
+        # A share is kept for what is small, whatever clients with large requests hold together.
+        if held > self._each or self._left < (0 if length < SMALL else self._each):
+            raise Overloaded(1)
+
+    def release(self, length: int, caller: Hashable) -> None:
+        """Count so many bytes no more."""
+        self._left += length
+        self._held[caller] = self._held.get(caller, 0) - length
+        if not self._held[caller]:
+            del self._held[caller]
+
+
+class Bodies:
+    """Reads bodies, each within `seconds`, and holds at most `together` bytes of them, a fifth of them of one caller.
+
+    As many more are for the numbers that their rows become. Both count until their requests are answered. parsing: the
+    turns in which large ones are parsed, one at a time.
     """
 
-    def __init__(self, seconds: float = 30.0, together: int = 10 * LARGEST_BODY) -> None:
-        """together: of all requests of this process."""
-        self._seconds = seconds
-        self._room = self.together = together
-        self._each = together // 5
-        self._held: dict[Hashable, int] = {}
+    def __init__(self, seconds: float = 30.0, together: int = 5 * LARGEST_BODY) -> None:
+        """together: of all bodies of this process."""
+        self._seconds, self.together = seconds, together
+        self._bodies, self._rows = _Room(together), _Room(together)
         self.parsing = Places(1)
 
     @asynccontextmanager
@@ -178,7 +199,7 @@ class Bodies:
         except TimeoutError:
             raise self._too_late() from None
         try:
-            self._take(len(body), len(body), caller)
+            self._bodies.take(len(body), len(body), caller)
             yield body
         finally:
             self.release(len(body), caller)
@@ -187,18 +208,10 @@ class Bodies:
     def counting(self, size: int, caller: Hashable) -> Iterator[None]:
         """Count a request's rows for as long as the block lasts. Raises Overloaded."""
         try:
-            self._take(size, size, caller)
+            self._rows.take(size, size, caller)
             yield
         finally:
-            self.release(size, caller)
-
-    def _take(self, more: int, length: int, caller: Hashable) -> None:
-        """Count so many bytes more of what has `length` by now. Raises Overloaded, and has counted them."""
-        self._room -= more
-        held = self._held[caller] = self._held.get(caller, 0) + more
-        # A share is kept for small bodies, whatever clients with large ones hold together.
-        if held > self._each or self._room < (0 if length < SMALL else self._each):
-            raise Overloaded(1)
+            self._rows.release(size, caller)
 
     async def read(
         self, fields: Mapping[bytes, bytes], receive: Receive, largest: int, caller: Hashable = None
@@ -225,7 +238,7 @@ class Bodies:
                     if length + len(part) > largest:
                         raise too_long(largest)
                     length += len(part)
-                    self._take(len(part), length, caller)
+                    self._bodies.take(len(part), length, caller)
                     body += part
             return bytes(body)
         except BaseException as error:
@@ -241,11 +254,8 @@ class Bodies:
         return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.REQUEST_TIMEOUT)
 
     def release(self, length: int, caller: Hashable = None) -> None:
-        """Count so many bytes no more."""
-        self._room += length
-        self._held[caller] = self._held.get(caller, 0) - length
-        if not self._held[caller]:
-            del self._held[caller]
+        """Count so many bytes of a body no more."""
+        self._bodies.release(length, caller)
 
 
 def too_long(largest: int) -> Problem:

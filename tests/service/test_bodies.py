@@ -1,6 +1,7 @@
 """Bodies by themselves: how long one may be, and how many bytes of them there may be at once."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
@@ -73,18 +74,21 @@ async def test_a_share_is_kept_for_small_bodies():
     assert await bodies.read(FIELDS, sending(bytes(SMALL)), large, "bob")
 
 
-async def test_rows_count_beside_their_body_until_they_are_answered():
+async def test_rows_count_as_bodies_do_until_they_are_answered():
     bodies = Bodies(together=50)
-    body = await bodies.read(FIELDS, sending(b"1234"), 10, "ann")
-    with bodies.counting(6, "ann"), pytest.raises(Overloaded):
-        await bodies.read(FIELDS, sending(b"1"), 10, "ann")
-    with pytest.raises(Overloaded), bodies.counting(7, "ann"):
-        pass
-    with pytest.raises(ValueError), bodies.counting(6, "ann"):  # noqa: PT011
+    with bodies.counting(4, "ann"):
+        assert await bodies.read(FIELDS, sending(b"1234567890"), 10, "ann")
+        with pytest.raises(Overloaded), bodies.counting(7, "ann"):
+            pass
+    with pytest.raises(ValueError), bodies.counting(10, "ann"):  # noqa: PT011
         raise ValueError
-    with bodies.counting(6, "ann"):
-        bodies.release(len(body), "ann")
-    assert await bodies.read(FIELDS, sending(b"1234567890"), 10, "ann")
+    with ExitStack() as counted:
+        for caller in range(5):
+            counted.enter_context(bodies.counting(10, caller))
+        with pytest.raises(Overloaded), bodies.counting(1, "ann"):
+            pass
+    with bodies.counting(10, "ann"):
+        pass
 
 
 async def test_a_body_that_stays_away_is_refused_in_time_and_takes_no_room():

@@ -344,7 +344,7 @@ def test_a_compressed_message_is_refused_before_it_is_unpacked(opened):
 
 
 def test_messages_count_among_all_bodies_until_they_are_answered(service):
-    opened = Opened(service, together=5 * (len(message().SerializeToString()) + np.array([ROW]).nbytes))
+    opened = Opened(service, together=5 * len(message().SerializeToString()))
     key = service.add_client()
     for _ in range(3):
         opened.infer([ROW], key)
