@@ -1,6 +1,7 @@
 """Requests for predictions, of whatever protocol: one way from the bytes of a request to those of its answer."""
 
 from collections.abc import Awaitable, Mapping, Set
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -13,7 +14,7 @@ from dpserve.service.http.authentication import Authentication
 from dpserve.service.http.middleware import MODEL, response_to
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.refusals import REFUSALS, as_problem
-from dpserve.service.http.requests import Bodies, RequestHeader, read_header
+from dpserve.service.http.requests import Bodies, RequestHeader, read_header, unless_gone
 from dpserve.service.http.structure import SMALL
 from dpserve.service.models import Models
 from dpserve.service.places import in_thread
@@ -117,7 +118,8 @@ class PredictionEndpoint(Generic[Some]):
             if traced is not None:
                 traced.end("body")
             try:
-                body, named = await answer(predictor, self._codec, self._metrics, header, caller, asked, self._bodies)
+                work = answer(predictor, self._codec, self._metrics, header, caller, asked, self._bodies)
+                body, named = await (work if len(asked) < SMALL else unless_gone(receive, work))
             finally:
                 self._bodies.release(len(asked), client)
         except REFUSALS as error:
@@ -136,6 +138,9 @@ class PredictionEndpoint(Generic[Some]):
         await send({"type": "http.response.body", "body": body})
 
 
+_UNCOUNTED = nullcontext()
+
+
 async def answer(
     predictor: Predictor,
     codec: Codec[Some],
@@ -149,7 +154,7 @@ async def answer(
 
     bodies: which count its rows, and have the turns in which large ones are parsed, while other requests go on.
     """
-    client = predictor.lineage, caller.client
+    client = predictor.certificate.lineage, caller.client
     try:
         dry_run = bool(header.query) and header.flag("dry_run")
         if len(body) < SMALL and len(body) <= predictor.small_body:
@@ -161,7 +166,7 @@ async def answer(
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
-    with bodies.counting(request.X.nbytes, client):
+    with bodies.counting(request.X.nbytes, client) if request.X.nbytes >= SMALL else _UNCOUNTED:
         if not (dry_run and isinstance(codec, QuotingCodec)):
             return await _charged(predictor, codec, metrics, header, caller, request)
         known = await predictor.confirm(caller)
@@ -173,7 +178,8 @@ async def answer(
 async def _charged(
     predictor: Predictor, codec: Codec[Some], metrics: Metrics, header: RequestHeader, caller: Caller, request: Some
 ) -> Reply:
-    await predictor.encode(caller.client, request)
+    if request.unencoded:
+        await predictor.encode(caller.client, request)
     try:
         prediction = await predictor.predict(caller, request)
     except UnknownKey:

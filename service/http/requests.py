@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Set
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -286,3 +286,22 @@ async def _discard(fields: Mapping[bytes, bytes], receive: Receive, deadline: fl
 
 class ClientDisconnected(Exception):
     """The client closed the connection before its request was complete."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what the work on a whole request returns; end it, and raise ClientDisconnected, once its client is gone.
+
+    What was charged by then stays charged, and is answered when it is asked again.
+    """
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            outcome: Result = working.result()
+            return outcome
+        raise ClientDisconnected
+    finally:
+        leaving.cancel()
+        working.cancel()
+        await asyncio.wait({working})
+        del working, leaving  # which an error's traceback would keep, and what they have

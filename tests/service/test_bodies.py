@@ -7,7 +7,7 @@ import pytest
 
 from dpserve.service.errors import Overloaded
 from dpserve.service.http.problems import Problem
-from dpserve.service.http.requests import Bodies, ClientDisconnected
+from dpserve.service.http.requests import Bodies, ClientDisconnected, unless_gone
 from dpserve.service.http.structure import SMALL
 
 pytestmark = pytest.mark.anyio
@@ -102,3 +102,38 @@ async def test_a_body_that_stays_away_is_refused_in_time_and_takes_no_room():
         await bodies.read(FIELDS, receive, 10)
     assert refused.value.status == 408
     assert await bodies.read(FIELDS, sending(b"1234567890"), 10) == b"1234567890"
+
+
+async def test_work_ends_when_its_client_is_gone_and_else_its_outcome_is_given():
+    begun, ended, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work(seconds):
+        try:
+            begun.set()
+            await asyncio.sleep(seconds)
+            return "answered"
+        finally:
+            ended.set()
+
+    async def receive():
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    assert await unless_gone(receive, work(0)) == "answered"
+    begun.clear()
+    asked = asyncio.create_task(unless_gone(receive, work(3600)))
+    await begun.wait()
+    ended.clear()
+    gone.set()
+    with pytest.raises(ClientDisconnected):
+        await asked
+    assert ended.is_set()
+    gone.clear()
+    begun.clear()
+    ended.clear()
+    asked = asyncio.create_task(unless_gone(receive, work(3600)))
+    await begun.wait()
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert asked.cancelled()
+    assert ended.is_set()
