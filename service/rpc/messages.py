@@ -97,10 +97,15 @@ _LAST_OF_VARINT = 128
 
 @dataclass
 class _Left:
-    """The fields and the numbers that a message may still have: a parser keeps up to a hundred bytes for each."""
+    """The fields and the numbers that a message may still have: a parser keeps up to a hundred bytes for each.
+
+    one_by_one: of the numbers, those that have a tag each. Clients write them one behind the other, which is counted at
+    once.
+    """
 
     fields: int
     numbers: int
+    one_by_one: int = 100_000
 
     def is_enough_for(self, content: memoryview, kind: Any) -> bool:
         """Count a message's fields and those of the messages in it. Raises a 400 problem for what is no message."""
@@ -117,13 +122,13 @@ class _Left:
                 at += length
             elif how == _VARINT:
                 _, at = _number_at(content, at)
-                self.numbers -= 1
+                self.one_by_one -= 1
             elif how in (_EIGHT_BYTES, _FOUR_BYTES):
                 at += 8 if how == _EIGHT_BYTES else 4
-                self.numbers -= 1
+                self.one_by_one -= 1
             else:
                 raise no_message()
-            if self.fields < 0 or self.numbers < 0:
+            if self.fields < 0 or self.numbers < 0 or self.one_by_one < 0:
                 return False
         return True
 
