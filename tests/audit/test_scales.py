@@ -27,8 +27,8 @@ def test_what_draws_as_much_as_it_promises_is_not_convicted():
 
 def test_a_vector_with_less_noise_is_convicted(monkeypatch):
     """Nine tenths of it: the standard error of 100,000 numbers is a 450th."""
-    honest = GaussianVector._drawn
-    monkeypatch.setattr(GaussianVector, "_drawn", lambda self, values, words: 0.9 * honest(self, values, words))
+    honest = GaussianVector._with_noise
+    monkeypatch.setattr(GaussianVector, "_with_noise", lambda self, values, words: 0.9 * honest(self, values, words))
     found = found_by_name()
     assert found["noise on a vector"].p < 1e-12
     assert found["noise on a step of DP-SGD"].p > LEAST_P

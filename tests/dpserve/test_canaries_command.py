@@ -58,14 +58,14 @@ import numpy as np
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.kinds.dpsgd import noisy_step as step
 
-drawn, with_noise = GaussianVector._drawn, step.with_noise
+drawn, with_noise = GaussianVector._with_noise, step.with_noise
 
 
 def half(values, released, grid):
     return np.rint((values + released) / 2 / grid) * grid
 
 
-GaussianVector._drawn = lambda self, values, words: half(values, drawn(self, values, words), self.step)
+GaussianVector._with_noise = lambda self, values, words: half(values, drawn(self, values, words), self.step)
 step.with_noise = lambda total, grid, words: half(total, with_noise(total, grid, words), grid)
 """
 """The fault, as a module that Python imports when it starts."""
