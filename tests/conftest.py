@@ -91,10 +91,22 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(marker)
 
 
-def pytest_runtest_call():
-    # A service that a test starts in its own process freezes all objects, and Hypothesis, which asks the collector who
-    # holds its generator, would warn that nobody does.
+def pytest_collection_finish():
+    """Leave what collecting made out of full collections: each service that a test starts makes one."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    if not getattr(item.obj, "is_hypothesis_test", False):
+        return (yield)
+    # Hypothesis asks the collector who holds its generator, and would warn that nobody does among what is frozen.
     gc.unfreeze()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
 
 
 def pytest_runtest_setup(item):
