@@ -18,6 +18,7 @@ what a pair that was not tried would show. (Re:cord-play, arXiv 2602.17454.)
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
@@ -132,7 +133,7 @@ class Playing(Tape):
         before = next(self._tossed, None)
         if before is None or abs(count - len(before)) > 1:
             self._lose(f"{count} coins")
-        return np.concatenate([before, self._more.words(1)])[:count] if count > len(before) else before[:count]
+        return np.concatenate([before, self._more.words(1)]) if count > len(before) else before[:count]
 
     def next_part(self) -> None:
         """Note whether anything has moved yet."""
@@ -246,11 +247,8 @@ def replay(train: Train, records: Records, unit: int, seed: int = 0) -> Replayed
         recording = Recording(seed)
         before = train(recorded, recording)
         playing = Playing(recording)
-        try:
+        with suppress(Lost):  # which has noted it
             after = train(played, playing)
-        except Lost:
-            pass
-        else:
             playing.end()
             playing.broken += differences(before, after)
         each.append(Replayed(tuple(playing.broken), playing.moved))
@@ -283,15 +281,10 @@ def _bytes_of(value: object) -> bytes:
 def with_last(records: Records, unit: int) -> Records:
     """Return the records with one unit last, so that coins of the others stay theirs without it."""
     if records.units is None:
-        order = np.r_[np.delete(np.arange(len(records)), unit), unit]
-        return replace(records, X=records.X[order], y=records.y[order], files=None, ids=None, source=_nothing(records))
+        return records.taken(np.r_[np.delete(np.arange(len(records)), unit), unit])
     last = int(records.units.of.max())
     codes = np.arange(last + 1)
     codes[[unit, last]] = last, unit
     names = records.units.names
     units = Units(records.units.column, codes[records.units.of], None if names is None else names[codes])
     return replace(records, units=units, files=None, ids=None)
-
-
-def _nothing(records: Records) -> Sequence[bytes]:
-    return [row.tobytes() for row in records.X]

@@ -11,7 +11,6 @@ import os
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows,
 from dpserve.service.places import Places, in_thread
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.features.maps import FeatureMap
+from dpserve.training.fields import repeated
 from dpserve.training.inputs.column import NUMBER_BYTES, quoted
 from dpserve.training.inputs.columns import (
     CHARACTERS_AT_ONCE,
@@ -314,13 +314,11 @@ class Predictor(ABC):
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise InvalidRows unless these name the model's columns, each once, in whatever order."""
-        given = Counter(names)
-        if len(given) < len(names):
-            twice = next(name for name, count in given.items() if count > 1)
+        if (twice := repeated(names)) is not None:
             raise InvalidRows(f"the column {twice!r} is there more than once")
-        if given.keys() != set(self.column_names):
+        if set(names) != set(self.column_names):
             advice = MISSING_VALUES if self.certificate.columns else ""
-            raise InvalidRows(in_row(0, wrong_names(self.column_names, given, advice)), 0)
+            raise InvalidRows(in_row(0, wrong_names(self.column_names, dict.fromkeys(names), advice)), 0)
 
     def check_count(self, rows: int) -> None:
         """Raise InvalidRows for no row, and for more than may be asked about at once."""
@@ -361,8 +359,6 @@ class Predictor(ABC):
         Clients take turns, some texts at a time, and nothing is done for one who is gone. Raises Overloaded,
         DeadlinePassed, and InvalidRows for more than a deep network computes in time.
         """
-        if not request.unencoded:
-            return
         rows = len(request.X)
         parts = [
             (texts, start, start + at_once)

@@ -40,6 +40,7 @@ from dpserve.accounting.ledger.export import export
 from dpserve.accounting.losses import Cost
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.requests import Bodies
+from dpserve.training.fields import repeated
 
 _LARGEST_BODY = 16 * 1024
 _Parsed = TypeVar("_Parsed")
@@ -194,7 +195,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
 
 def _fields_once(fields: list[tuple[str, Any]]) -> None:
     """Raise a 422 problem for an object with a field twice: whoever looked at it before may have read another one."""
-    if len({name for name, _ in fields}) != len(fields):
+    if repeated(name for name, _ in fields) is not None:
         raise _invalid("the body has a field more than once")
 
 

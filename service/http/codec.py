@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from itertools import compress
@@ -39,6 +38,7 @@ from dpserve.service.http.schemas import (
 )
 from dpserve.service.http.structure import SMALL, Structure, check_structure, structure_of
 from dpserve.service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
+from dpserve.training.fields import repeated
 from dpserve.training.inputs.column import quoted
 from dpserve.training.inputs.columns import UnencodedTexts
 from dpserve.training.pay_once.coverage import PER_MILLE
@@ -352,9 +352,8 @@ def members_around(body: bytes) -> int:
 
 
 def _names_once(pairs: list[tuple[str, object]]) -> None:
-    name, times = Counter(name for name, _ in pairs).most_common(1)[0] if pairs else ("", 1)
-    if times > 1:
-        raise invalid(f"the body has the member {quoted(name)} twice")
+    if (twice := repeated(name for name, _ in pairs)) is not None:
+        raise invalid(f"the body has the member {quoted(twice)} twice")
 
 
 def _most_in(predictor: Predictor) -> Structure:

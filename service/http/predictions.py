@@ -170,7 +170,7 @@ async def answer(
         if not (dry_run and isinstance(codec, QuotingCodec)):
             return await _charged(predictor, codec, metrics, header, caller, request)
         known = await predictor.confirm(caller)
-        if not request.deep:
+        if request.unencoded and not request.deep:
             await predictor.encode(known.client, request)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
 

@@ -161,8 +161,11 @@ class Records:
         """The weight of each record (n,), or None for 1 each."""
         return None if self.units is None else self.units.weights()
 
-    def taken(self, mask: Mask) -> "Records":
-        """Return the records of a mask (n,), with their units, to train on or to score: their source is that of all."""
+    def taken(self, mask: Mask | NDArray[np.int64]) -> "Records":
+        """Return the records of a mask (n,), or of places in their order, with their units, to train on or to score.
+
+        Their source is that of all.
+        """
         units = self.units
         if units is not None:
             kept, of = np.unique(units.of[mask], return_inverse=True)

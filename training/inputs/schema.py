@@ -15,7 +15,6 @@ A schema is public. It goes into the certificate, so nothing in it may be read o
 
 import json
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from pydantic import ValidationError
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.training.errors import DataError, TrainingError
+from dpserve.training.fields import repeated
 from dpserve.training.inputs.column import quoted
 from dpserve.training.inputs.columns import (
     BooleanColumn,
@@ -130,11 +130,9 @@ def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequ
 
 def _members_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON. Raises ValueError for a name that comes twice, as TOML does."""
-    named = dict(members)
-    if len(named) < len(members):
-        twice = next(name for name, times in Counter(name for name, _ in members).items() if times > 1)
+    if (twice := repeated(name for name, _ in members)) is not None:
         raise ValueError(f"the member {quoted(twice)} comes twice")
-    return named
+    return dict(members)
 
 
 def read_schema(path: Path) -> TableSchema:
@@ -180,8 +178,7 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
             class_names[column.name] = reading.class_names
     if not problems:
         names = [name for column in columns for name, _, _ in column.coordinates]
-        if len(set(names)) < len(names):
-            twice = next(name for name, count in Counter(names).items() if count > 1)
+        if (twice := repeated(names)) is not None:
             problems.append(f"two columns have a coordinate {twice!r}: rename one of them")
     if problems:
         raise DataError(Message("\n - ").join([f"{file_name} cannot be used:", *problems]))

@@ -187,10 +187,10 @@ def grid_step(release: StepRelease, size: int) -> float:
     return grid.round_up(movement / (allowed - rounding))
 
 
-def released(step: StepRelease, total: Floats, grid_step: float, randomness: Randomness) -> Floats:
-    """Return `total` (size,) with the step's noise."""
+def released(step: StepRelease, total: Floats, spacing: float, randomness: Randomness) -> Floats:
+    """Return `total` (size,) with the step's noise, on a grid of this spacing."""
     law = Law("sampled gaussian", step.clip_norm * (1 + SUM_ERROR), (step.noise_multiplier, step.sampling_rate))
-    return release(law, total, randomness, functools.partial(with_noise, total, grid_step))
+    return release(law, total, randomness, functools.partial(with_noise, total, spacing))
 
 
 def with_noise(total: Floats, step: float, randomness: Randomness) -> Floats:
