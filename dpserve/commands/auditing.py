@@ -5,23 +5,16 @@ from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dpserve.accounting import domains
 from dpserve.commands import options
-from dpserve.commands.command import Group
+from dpserve.commands.command import Commands, Group
 from dpserve.commands.console import counting, shares
 from dpserve.commands.reporting import Confidences, ReportOptions, Resumable, refuse, stored
-from dpserve.commands.tables import LOCAL
 from dpserve.mechanisms.registry import DEFAULT
-from dpserve.train_options import TrainedRecords, TrainPrice, options_of_train
-from dpserve.training.feature_choice import Features
-from dpserve.training.fit import Request, check_abilities, check_needs
-from dpserve.training.kinds.kind import Kind
-from dpserve.training.kinds.registry import trainable_kinds
 from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
@@ -35,7 +28,26 @@ RUNNING = "Two running services, in place of two that are trained"
 _PIECE = 10_000
 _DEFAULT_DELTA = 1e-5
 
-app = Group(name="audit")
+
+class _Audits(Commands):
+    """The audits; that of trainings is imported when it is used, with every kind's options."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names."""
+        return [*super().list_commands(ctx), "training"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command."""
+        if cmd_name != "training":
+            return super().get_command(ctx, cmd_name)
+        from dpserve.commands import replaying
+
+        command = typer.main.get_command(replaying.app)
+        command.name = cmd_name
+        return command
+
+
+app = Group(name="audit", cls=_Audits)
 
 
 @app.callback()
@@ -293,79 +305,6 @@ def canaries(
         f"Attack: dpserve attack MODEL --members {members} --non-members {others} --population {population} "
         f"--shadow-records {made.shadow_records} --label {label}"
     )
-
-
-class ReplayOptions(Options):
-    """Options of an audit by replay."""
-
-    trials: int = option(20, "How many records, or units, to leave out, those first that move most.", ge=1)
-
-
-training = Group(
-    "Train on a table with and without single records, all releases replayed: nothing else may change by a bit, and no "
-    "release by more than its noise is for. Nothing is noted, charged or kept. Exit status 3 when something is."
-)
-app.add_typer(training, name="training")
-
-
-def _replayed(
-    given: TrainedRecords,
-    kind: Options,
-    features: Features,
-    price: TrainPrice | None,
-    chosen: ReplayOptions,
-    report: ReportOptions,
-) -> None:
-    from dpserve.audit import presentation
-    from dpserve.audit.replay import audit_training, trained_by, units_to_try
-
-    request = Request(
-        name="audited",
-        lineage="audited",
-        kind=kind,
-        price=None if price is None else price.whole,
-        n=None if price is None else price.n,
-        features=features,
-        prediction_sets="all" if price is not None else "off",
-    )
-    check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
-    records = given.read_all(lambda: check_needs(request))
-    tried = len(units_to_try(records, chosen.trials))
-    with (
-        TemporaryDirectory() as folder,
-        counting("without single " + ("records" if given.unit is None else "units"), tried) as done,
-    ):
-        replayed = audit_training(trained_by(request, Path(folder)), records, chosen.trials, progress=done)
-    report.show(presentation.replay_report(replayed, tried, given.unit))
-
-
-def _add(kind: Kind) -> None:
-    """Add the command that audits the training of a kind."""
-    own: Any = kind.options
-
-    def once(
-        given: TrainedRecords,
-        price: TrainPrice,
-        features: Features,
-        options: own,
-        chosen: ReplayOptions,
-        report: ReportOptions,
-    ) -> None:
-        _replayed(given, options, features, price, chosen, report)
-
-    def metered(
-        given: TrainedRecords, features: Features, options: own, chosen: ReplayOptions, report: ReportOptions
-    ) -> None:
-        _replayed(given, options, features, None, chosen, report)
-
-    command = once if kind.answers == "once" else metered
-    command.__doc__ = f"Audit the training of {kind.sentence}."
-    training.command(kind.name)(command)
-
-
-for _kind in trainable_kinds().values():
-    if not options_of_train() & set(_kind.options.model_fields):
-        _add(_kind)
 
 
 @app.command("sampler")

@@ -164,7 +164,7 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
 
-class _Commands(TyperGroup):
+class Commands(TyperGroup):
     """A group whose help says what each command does in one whole sentence."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -184,7 +184,7 @@ class Group(typer.Typer):
             "rich_markup_mode": None,
             "pretty_exceptions_enable": False,
             "add_completion": False,
-            "cls": _Commands,
+            "cls": Commands,
         }
         super().__init__(**(shown if help is None else shown | {"help": help}) | more)
         if help is not None:
