@@ -9,7 +9,7 @@ import numpy as np
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
 from dpserve.audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
-from dpserve.audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
+from dpserve.audit.membership.claims import STEPS, ClaimedReleases, spread_of_strangers, what_is_protected
 from dpserve.audit.membership.verdict import LOW_RATES, AttackResult, Verdict
 from dpserve.audit.release import ReleaseFinding
 from dpserve.audit.replay import Replayed
@@ -106,6 +106,7 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
         "shadow_models": {
             "count": outcome.choices.shadow_models,
             "records": outcome.shadow_records,
+            "pool": outcome.pool,
             "device": outcome.shadow_device,
         },
         "same_distribution": outcome.difference,
@@ -172,8 +173,11 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
 def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
     replays, pairs, protected = outcome.replays, outcome.verdict.pairs, what_is_protected(outcome.model)
     return (
-        f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} {protected}s, trained on the "
+        f"{outcome.choices.shadow_models} shadow models, each of {outcome.shadow_records} of the {outcome.pool} "
+        f"{protected}s in the files, trained on the "
         f"{'processor' if outcome.shadow_device == 'cpu' else 'CUDA device'}; seed {outcome.choices.seed}",
+        f"rates are those of an attacker who has these files: a stranger's models would differ up to "
+        f"{spread_of_strangers(outcome.shadow_records, outcome.pool):.2f} times as much, and show less",
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
         f"charged {replays.currency} = {number(to_rho(replays.charged))}",
         _charge_rows(outcome),
@@ -286,7 +290,7 @@ def _roc(judged: Verdict) -> dict[str, Any]:
     """Return what is drawn of the best attacks, the one that counts first: at each FPR the TPR within it."""
     order = sorted(judged.found, key=lambda result: (result is judged.best, result.selection_advantage), reverse=True)
     # Below one false alarm the sample says nothing.
-    lowest = max(_LOWEST_DRAWN, 1 / len(judged.best.scores.others))
+    lowest = max(_LOWEST_DRAWN, 1 / judged.best.errors.negatives)
     rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(lowest, 1, _CURVE_POINTS))
     rates = rates[(rates == 0) | (rates >= lowest)]
 

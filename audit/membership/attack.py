@@ -75,8 +75,9 @@ class AttackChoices:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Everything that came of an attack. shadow_device: where shadow models were trained.
+    """Everything that came of an attack.
 
+    shadow_records: of each shadow model, out of `pool` records or units. shadow_device: where they were trained.
     decided: members and others that were decided about. noise: what answers to near-copies of a row show, which no
     decision saw. releases: answers that a decision saw at most. accounts: `GET /budget` of every key, after the attack.
     exhausted: whose budgets ran out. cautions: what makes the attack weaker, or less even, than it could be.
@@ -95,6 +96,7 @@ class Outcome:
     noise: NoiseFinding
     accounts: tuple[Mapping[str, Any], ...]
     shadow_records: int
+    pool: int
     shadow_device: Device
     cautions: tuple[str, ...] = ()
 
@@ -364,6 +366,7 @@ class Attack:
             noise=noise,
             accounts=accounts,
             shadow_records=shadows.draws.records,
+            pool=asking.pool.count,
             shadow_device=trained.device,
             cautions=shadows.departures + charges.cautions + _unevenness(asking.plan, asking.decided, answers_of_each),
         )

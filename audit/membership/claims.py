@@ -15,6 +15,9 @@ others lack, the label alone tells them apart, whatever the model answers and ho
 about that. `Difference` tests the premise, and an attack whose candidates fail that test convicts nobody by its scores;
 a difference that the test misses is measured as if the model leaked it.
 
+The attacker has the records' files, and so a list of which the members are a known share. A claim holds for whatever an
+attacker knows, and the bounds with it. A stranger without the list finds less (`spread_of_strangers`).
+
 The bounds for one step are what the service states; an attack that exceeds them, and not the others, has refuted
 nothing.
 
@@ -51,6 +54,21 @@ STEPS = 2
 def what_is_protected(model: Mapping[str, Any]) -> str:
     """Return what a model protects one of, and so what its members are: a record or a unit."""
     return "record" if model.get("unit") is None else "unit"
+
+
+def spread_of_strangers(records: int, pool: int) -> float:
+    """Return by how much more a stranger's models differ than shadow models of `records` of the `pool`'s records.
+
+    The attacker of `Attack` knows a list, the candidates and the population, that holds whoever was trained on. Shadow
+    models are drawn from it as the target was, so that a record's rates are exactly those of such an attacker. They are
+    not a stranger's, who has other records of the same distribution: to first order a model's answer is a mean of what
+    its n records contribute, and a mean of n of N numbers, drawn without replacement, has (1 - n/N) times the variance
+    of a mean of n new ones (Cochran 1977, Theorem 2.2). The list's other records, of whom the target has fewer because
+    it has these, make the difference. Noise that was added is no part of it. At n = N/2 the quotient of deviations is
+    1.41: TPR at a low FPR is that of a signal 1.41 times as large as a stranger sees
+    (arXiv 2605.25819 calls it the finite-population bias of LiRA).
+    """
+    return float((1 - records / pool) ** -0.5)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.metrics import roc_auc_score, roc_curve
 
 from dpserve.accounting.arrays import Floats, Labels, Mask
 from dpserve.audit.estimators import SELECTION_SHARE, Errors, errors_at
@@ -27,7 +26,7 @@ from dpserve.audit.membership.scoring import (
     order_of,
     scaled_confidence,
 )
-from dpserve.audit.membership.verdict import LOW_RATES, PairBound, advantage_interval, bound_of_pairs, rate_at
+from dpserve.audit.membership.verdict import LOW_RATES, PairBound, advantage_interval, bound_of_pairs, curve, rate_at
 from dpserve.audit.progress import OnStage
 
 AskRows = Callable[[Floats], Floats]
@@ -39,7 +38,10 @@ _TREES = 200
 
 @dataclass(frozen=True, eq=False)
 class MeasuredAttack:
-    """The success of one attack. low, high: of the interval of TPR - FPR. true_positive_rates: at `LOW_RATES`."""
+    """The success of one attack, of the candidates that chose no threshold and no attack.
+
+    low, high: of the interval of TPR - FPR. true_positive_rates: at `LOW_RATES`. members, others: all scores.
+    """
 
     attack: str
     errors: Errors
@@ -184,13 +186,13 @@ def _judged(name: str, scores: Floats, inside: Mask, confidence: float) -> Measu
     known = np.repeat([True, False], [len(some_in), len(some_out)])
     threshold = best_threshold(np.concatenate([some_in, some_out]), known)
     first, errors = errors_at(some_in, some_out, threshold), errors_at(rest_in, rest_out, threshold)
-    false_positives, true_positives, _ = roc_curve(inside, scores, drop_intermediate=False)
+    false_positives, true_positives, auc = curve(rest_in, rest_out)
     return MeasuredAttack(
         name,
         errors,
         *advantage_interval(errors, confidence),
-        float(roc_auc_score(inside, scores)),
-        tuple(rate_at(rate, false_positives, true_positives, len(others)) for rate in LOW_RATES),
+        auc,
+        tuple(rate_at(rate, rest_in, rest_out) for rate in LOW_RATES),
         false_positives,
         true_positives,
         1 - first.false_negatives / first.positives - first.false_positives / first.negatives,

@@ -21,6 +21,7 @@ Three bounds may convict, and the test of noise (`dpserve.audit.noise`). That ta
 which is more than it needs, and each bound a third of the rest, so that all of them hold together.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,9 +177,10 @@ class Corner:
 class AttackResult:
     """The success of one attack.
 
-    threshold: of the decisions counted in `errors`. low, high: of the interval of the advantage. true_positive_rates:
-    at the rates of LOW_RATES, None where there are too few others to see such a rate. epsilon: the lower bound at the
-    claim's delta, for replacing one record. corner: at a threshold of its own. scores: that it was found from.
+    Every figure is of the candidates that chose no threshold and no attack. threshold: of the decisions counted in
+    `errors`. low, high: of the interval of the advantage. true_positive_rates: at the rates of LOW_RATES (`rate_at`),
+    None where there are too few others to see such a rate. epsilon: the lower bound at the claim's delta, for replacing
+    one record. corner: at a threshold of its own. scores: that it was found from, of all candidates.
     """
 
     attack: str
@@ -299,9 +301,7 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
     at_selection = errors_at(some_in, some_out, chosen)
     errors = errors_at(rest_in, rest_out, chosen)
     low, high = advantage_interval(errors, confidence)
-    membership = np.repeat([1, 0], [len(scores.members), len(scores.others)])
-    everyone = np.concatenate([scores.members, scores.others])
-    false_positives, true_positives, _ = roc_curve(membership, everyone, drop_intermediate=False)
+    false_positives, true_positives, auc = curve(rest_in, rest_out)
     level = confidence_of_bound(confidence)
     bound = epsilon_delta(scores.members, scores.others, level, delta=decision.delta)
     return AttackResult(
@@ -310,10 +310,8 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
         errors=errors,
         low=low,
         high=high,
-        auc=float(roc_auc_score(membership, everyone)),
-        true_positive_rates=tuple(
-            rate_at(rate, false_positives, true_positives, len(scores.others)) for rate in LOW_RATES
-        ),
+        auc=auc,
+        true_positive_rates=tuple(rate_at(rate, rest_in, rest_out) for rate in LOW_RATES),
         epsilon=bound.value,
         corner=_corner(scores, decision, level),
         selection_advantage=1
@@ -323,6 +321,14 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
         true_positive_curve=true_positives,
         scores=scores,
     )
+
+
+def curve(members: Floats, others: Floats) -> tuple[Floats, Floats, float]:
+    """Return the ROC of scores, as false and true positive rates, and the area under it."""
+    membership = np.repeat([1, 0], [len(members), len(others)])
+    scores = np.concatenate([members, others])
+    false_positives, true_positives, _ = roc_curve(membership, scores, drop_intermediate=False)
+    return false_positives, true_positives, float(roc_auc_score(membership, scores))
 
 
 def _corner(scores: Scores, decision: ClaimedReleases, confidence: float) -> Corner:
@@ -342,8 +348,14 @@ def advantage_interval(errors: Errors, confidence: float) -> tuple[float, float]
     return low, high
 
 
-def rate_at(rate: float, false_positives: Floats, true_positives: Floats, others: int) -> float | None:
-    """The largest TPR at a false positive rate of at most `rate`; None where one false alarm exceeds it."""
-    if others * rate < 1:
-        return None
-    return float(true_positives[false_positives <= rate].max())
+def rate_at(rate: float, members: Floats, others: Floats) -> float | None:
+    """Return the TPR of a threshold whose false positive rate for one more other is at most `rate`; None of too few.
+
+    members, others: scores. The threshold is the k-th largest score of the m others, k = floor(rate (m + 1)), and what
+    exceeds it is accused. One more other that is exchangeable with them is as likely to have each rank among all m + 1,
+    and exceeds the threshold only if it is one of the k largest: with a probability of at most k/(m + 1) <= rate. To
+    count false alarms among the others themselves, k <= rate m, would take the next score as threshold, which one more
+    other exceeds with (k + 1)/(m + 1): an attack that guesses would show 2/(m + 1) where 1/m is asked for.
+    """
+    allowed = math.floor(rate * (len(others) + 1) * (1 + 2.0**-40))
+    return None if allowed < 1 else float((members > np.sort(others)[-allowed]).mean())

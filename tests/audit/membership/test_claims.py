@@ -1,5 +1,7 @@
 """Claims for one and for two records added or removed, against what exact laws allow."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpserve.accounting import identifiability
 from dpserve.accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
-from dpserve.audit.membership.claims import claim_of_accounts, claim_of_releases
+from dpserve.audit.membership.claims import claim_of_accounts, claim_of_releases, spread_of_strangers
 
 RATES = np.array([0.0, 0.001, 0.1, 0.5, 1.0])
 
@@ -65,3 +67,12 @@ def test_accounts_are_added_up_and_nothing_spent_claims_that_nothing_is_told():
     claimed = claim_of_accounts([account | pure, account | pure])
     assert (claimed.pure, claimed.rho) == (2.0, pytest.approx(1.0))
     assert claim_of_accounts([account, account | pure]).pure == np.inf
+
+
+@pytest.mark.parametrize(("records", "pool"), [(1, 2), (3, 6), (2, 7)])
+def test_a_stranger_s_models_spread_as_the_draw_without_replacement_says(records, pool):
+    """Of every choice of records out of the pool: the variance of their mean, beside that of a mean of new ones."""
+    numbers = np.random.default_rng(pool).standard_normal(pool)
+    means = [np.mean(chosen) for chosen in itertools.combinations(numbers, records)]
+    strangers = np.var(numbers, ddof=1) / records
+    assert spread_of_strangers(records, pool) ** 2 == pytest.approx(strangers / np.var(means))

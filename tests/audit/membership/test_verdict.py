@@ -8,7 +8,7 @@ from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.audit.estimators import Errors
 from dpserve.audit.membership.claims import claim_of_releases
 from dpserve.audit.membership.scoring import Scores
-from dpserve.audit.membership.verdict import CORNER, LOWER_BOUND, PAIRS, advantage_interval, verdict
+from dpserve.audit.membership.verdict import CORNER, LOWER_BOUND, PAIRS, advantage_interval, rate_at, verdict
 
 TIGHT = claim_of_releases(Cost((GaussianLoss(0.1),)), 1, 1e-6)
 LOOSE = claim_of_releases(Cost((GaussianLoss(3.0),)), 1, 1e-6)
@@ -96,6 +96,26 @@ def test_nothing_is_counted_where_thresholds_and_the_attack_are_chosen():
     assert judged.best.attack == "lucky"
     assert judged.best.advantage == 0
     assert judged.best.errors == Errors(0.0, 75.0, 75.0, 75.0)
+    assert judged.best.auc == 0.5
+
+
+def test_an_attack_that_guesses_shows_no_more_than_the_false_positive_rate_that_is_asked_for():
+    """One member among 120 others, all alike: above the threshold in 1 of 121 draws, P(Binomial(20000, 1/121) > 240) <
+    1e-7. Counted among the others, as one false alarm of 120, it would be in 2 of 121: P(Binomial(20000, 2/121) <= 240)
+    < 1e-7.
+    """
+    generator = np.random.default_rng(0)
+    draws = generator.standard_normal((20_000, 121))
+    assert sum(rate_at(0.01, scores[:1], scores[1:]) for scores in draws) <= 240
+    second = np.sort(draws[:, 1:], axis=1)[:, -2]
+    assert (draws[:, 0] > second).sum() > 240
+
+
+def test_a_low_rate_takes_enough_others():
+    members = np.array([1.0, 2.0, 2.0, 3.0])
+    assert rate_at(0.01, members, np.zeros(98)) is None
+    assert rate_at(0.01, members, np.r_[np.zeros(98), 2.0]) == 0.25
+    assert rate_at(0.03, members, np.r_[np.zeros(97), 2.0, 2.0]) == 1.0
 
 
 def test_an_interval_of_few_is_wide_and_stays_within_what_rates_can_be():
