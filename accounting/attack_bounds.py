@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from dpserve.accounting import compositions, conversions, domains, identifiability, tradeoff
 from dpserve.accounting.budgets import Budget
+from dpserve.accounting.disclosure import ASKED, Asked, Disclosed
 from dpserve.accounting.losses import Composition, Cost, GaussianLoss, composition_of, without_coins
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1, 0.5)
@@ -25,38 +26,42 @@ _LARGEST_CURVE_EPSILON = 500.0
 """Beyond it a curve says nothing about the rates shown, and its exponentials overflow."""
 
 
-class Identifiability(BaseModel, frozen=True):
+class Identifiability(Disclosed, BaseModel, frozen=True):
     """Bounds on beliefs about one record and on attacks, rounded up; see `dpserve.accounting.identifiability`."""
 
-    posterior_belief_bound: Annotated[
-        float, Field(description="even odds become a firmer belief than this with probability at most delta")
+    posterior_belief_bound: Asked[
+        Annotated[float, Field(description="even odds become a firmer belief than this with probability at most delta")]
     ]
-    posterior_belief_at_epsilon: Annotated[
-        float, Field(description="1/(1 + e^-epsilon) at the tightest epsilon (Bernau et al. 2021, Theorem 1)")
+    posterior_belief_at_epsilon: Asked[
+        Annotated[
+            float, Field(description="1/(1 + e^-epsilon) at the tightest epsilon (Bernau et al. 2021, Theorem 1)")
+        ]
     ]
-    membership_advantage_bound: Annotated[float, Field(description="no attack has a larger TPR - FPR")]
-    advantage_bound_from_epsilon_delta: Annotated[
-        float, Field(description="(e^epsilon - 1 + 2 delta)/(e^epsilon + 1) at the tightest epsilon")
+    membership_advantage_bound: Annotated[float, ASKED, Field(description="no attack has a larger TPR - FPR")]
+    advantage_bound_from_epsilon_delta: Asked[
+        Annotated[float, Field(description="(e^epsilon - 1 + 2 delta)/(e^epsilon + 1) at the tightest epsilon")]
     ]
 
 
-class AttackPower(BaseModel, frozen=True):
+class AttackPower(Disclosed, BaseModel, frozen=True):
     """The largest true positive rate of any attack with this false positive rate."""
 
-    false_positive_rate: float
-    true_positive_rate_bound: Annotated[float, Field(description="1 - f(false positive rate), rounded up")]
+    false_positive_rate: Asked[float]
+    true_positive_rate_bound: Annotated[float, ASKED, Field(description="1 - f(false positive rate), rounded up")]
 
 
-class AttackReading(BaseModel, frozen=True):
+class AttackReading(Disclosed, BaseModel, frozen=True):
     """Conclusions from the exact rates of an attack; for estimated rates, give the ends of their intervals."""
 
-    true_positive_rate: float
-    false_positive_rate: float
-    least_epsilon: Annotated[
-        float, Field(description="ln((1 - delta)/(1 - advantage)), or 0: no smaller epsilon can be true at delta")
+    true_positive_rate: Asked[float]
+    false_positive_rate: Asked[float]
+    least_epsilon: Asked[
+        Annotated[
+            float, Field(description="ln((1 - delta)/(1 - advantage)), or 0: no smaller epsilon can be true at delta")
+        ]
     ]
-    true_positive_rate_bound: float
-    possible: Annotated[bool, Field(description="false: the attack is better than what was released allows")]
+    true_positive_rate_bound: Asked[float]
+    possible: Annotated[bool, ASKED, Field(description="false: the attack is better than what was released allows")]
 
 
 def identifiability_of(composition: Composition, rho: float, epsilon: float, delta: float) -> Identifiability:

@@ -24,6 +24,7 @@ from dpserve.accounting.attack_bounds import (
     reading_of_attack,
 )
 from dpserve.accounting.budgets import Accepts, Scope
+from dpserve.accounting.disclosure import ASKED, Asked, Disclosed
 from dpserve.accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -38,96 +39,116 @@ from dpserve.accounting.losses import (
 from dpserve.accounting.report import AccountReport, AccountState, RaisedReport, account_report
 
 
-class _Frozen(BaseModel):
+class _Frozen(Disclosed, BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
 
 class Release(_Frozen):
     """Releases of one kind."""
 
-    losses: Annotated[str, Field(description="the privacy losses of one release, as kind:parameter")]
-    times: Annotated[int, Field(ge=0)]
+    losses: Annotated[str, ASKED, Field(description="the privacy losses of one release, as kind:parameter")]
+    times: Annotated[int, ASKED, Field(ge=0)]
 
 
 class AnalysisReading(_Frozen):
     """The result of one analysis of all the releases together."""
 
-    name: str
-    epsilon: Annotated[float | None, Field(description="at the explanation's delta; null where it does not apply")]
-    method: Annotated[str, Field(description="how, or why not")]
-    holds_for_adaptive_prices: Annotated[
-        bool,
-        Field(
-            description="whether it stays valid when later prices depend on earlier answers and their total was "
-            "settled beforehand; the others hold for prices settled beforehand, whoever chose the rows and however"
-        ),
+    name: Asked[str]
+    epsilon: Asked[
+        Annotated[float | None, Field(description="at the explanation's delta; null where it does not apply")]
+    ]
+    method: Annotated[str, ASKED, Field(description="how, or why not")]
+    holds_for_adaptive_prices: Asked[
+        Annotated[
+            bool,
+            Field(
+                description="whether it stays valid when later prices depend on earlier answers and their total was "
+                "settled beforehand; the others hold for prices settled beforehand, whoever chose the rows and however"
+            ),
+        ]
     ]
 
 
 class DeltaReading(_Frozen):
     """The other way round: a delta that one analysis gives at an epsilon, rounded up."""
 
-    name: str
-    epsilon: float
-    delta: float
+    name: Asked[str]
+    epsilon: Asked[float]
+    delta: Asked[float]
 
 
 class Explanation(_Frozen):
     """The explanation of one account, or of releases given by hand."""
 
-    status: Annotated[
-        Literal["proven", "unproven"],
-        Field(description="unproven: some cost is only claimed, and every figure here holds only if the claim does"),
+    status: Asked[
+        Annotated[
+            Literal["proven", "unproven"],
+            Field(
+                description="unproven: some cost is only claimed, and every figure here holds only if the claim does"
+            ),
+        ]
     ]
-    delta: float
-    releases: tuple[Release, ...]
-    rho: Annotated[float, Field(description="zCDP rho of all releases together, rounded up, at most 1e12")]
-    analyses: Annotated[
-        tuple[AnalysisReading, ...],
-        Field(description="of the releases, none of which depends on when a client chose to stop"),
+    delta: Asked[float]
+    releases: Asked[tuple[Release, ...]]
+    rho: Annotated[float, ASKED, Field(description="zCDP rho of all releases together, rounded up, at most 1e12")]
+    analyses: Asked[
+        Annotated[
+            tuple[AnalysisReading, ...],
+            Field(description="of the releases, none of which depends on when a client chose to stop"),
+        ]
     ]
-    tightest: Annotated[
-        str,
-        Field(description="the analysis with the least epsilon, of an account among those that hold for its prices"),
+    tightest: Asked[
+        Annotated[
+            str,
+            Field(
+                description="the analysis with the least epsilon, of an account among those that hold for its prices"
+            ),
+        ]
     ]
-    epsilon: Annotated[float, Field(description="that least epsilon")]
-    identifiability: Annotated[
-        Identifiability,
-        Field(
-            description="of the releases; of an account at its limit, which holds whatever is asked and whenever, if "
-            "the limit was settled before the first answer"
-        ),
+    epsilon: Annotated[float, ASKED, Field(description="that least epsilon")]
+    identifiability: Asked[
+        Annotated[
+            Identifiability,
+            Field(
+                description="of the releases; of an account at its limit, which holds whatever is asked and whenever, "
+                "if the limit was settled before the first answer"
+            ),
+        ]
     ]
-    attack_power: Annotated[
-        tuple[AttackPower, ...],
-        Field(
-            description="the greatest true positive rate at some false positive rates, of the releases; of an account "
-            "at its limit"
-        ),
+    attack_power: Asked[
+        Annotated[
+            tuple[AttackPower, ...],
+            Field(
+                description="the greatest true positive rate at some false positive rates, of the releases; of an "
+                "account at its limit"
+            ),
+        ]
     ]
-    unit: Annotated[
-        str | None,
-        Field(
-            description="the column whose values name the privacy units, all records of one of which are protected "
-            "together; null where it is one record, or where no certificate says"
-        ),
+    unit: Asked[
+        Annotated[
+            str | None,
+            Field(
+                description="the column whose values name the privacy units, all records of one of which are protected "
+                "together; null where it is one record, or where no certificate says"
+            ),
+        ]
     ] = None
-    in_plain_words: str
+    in_plain_words: Asked[str]
 
 
 class AccountExplanation(AccountReport):
     """An account: its report, and the explanation of what it paid for. What `GET /budget` answers."""
 
-    explanation: Explanation
+    explanation: Asked[Explanation]
 
 
 class AnsweredExplanation(Explanation):
     """An explanation of releases given by hand, with answers to what else was asked."""
 
-    deltas: Annotated[
-        tuple[DeltaReading, ...], Field(description="the delta of each analysis at the epsilon asked about")
+    deltas: Asked[
+        Annotated[tuple[DeltaReading, ...], Field(description="the delta of each analysis at the epsilon asked about")]
     ] = ()
-    attack: AttackReading | None = None
+    attack: Asked[AttackReading | None] = None
 
 
 def parse_release(text: str) -> Cost:

@@ -14,85 +14,105 @@ from pydantic import BaseModel, Field
 from dpserve.accounting import identifiability, picorho
 from dpserve.accounting.budgets import UNPROVEN, Accepts, Budget, Scope
 from dpserve.accounting.currency import EPSILON, RHO
+from dpserve.accounting.disclosure import ASKED, DECLARED, Asked, Declared, Disclosed
 from dpserve.accounting.losses import Cost
 
 
-class Amount(BaseModel, frozen=True):
+class Amount(Disclosed, BaseModel, frozen=True):
     """An amount of privacy loss, as rho and as epsilon at the report's delta."""
 
-    rho: Annotated[
-        float | None, Field(ge=0, description="zCDP rho; adds up exactly; null in an account that counts pure epsilon")
+    rho: Asked[
+        Annotated[
+            float | None,
+            Field(ge=0, description="zCDP rho; adds up exactly; null in an account that counts pure epsilon"),
+        ]
     ]
-    epsilon: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="epsilon at the report's delta, rounded up; it adds up only in an account that counts it",
-        ),
+    epsilon: Asked[
+        Annotated[
+            float,
+            Field(
+                ge=0,
+                description="epsilon at the report's delta, rounded up; it adds up only in an account that counts it",
+            ),
+        ]
     ]
 
 
-class Remaining(BaseModel, frozen=True):
+class Remaining(Disclosed, BaseModel, frozen=True):
     """The amounts that may still be spent."""
 
-    rho: Annotated[
-        float | None, Field(ge=0, description="limit less spent; null in an account that counts pure epsilon")
+    rho: Asked[
+        Annotated[
+            float | None, Field(ge=0, description="limit less spent; null in an account that counts pure epsilon")
+        ]
     ]
-    epsilon: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="how much epsilon can still rise: the limit's epsilon less the spent epsilon. In an account "
-            "that counts rho it buys nothing by itself: queries_left says what can be bought",
-        ),
+    epsilon: Asked[
+        Annotated[
+            float,
+            Field(
+                ge=0,
+                description="how much epsilon can still rise: the limit's epsilon less the spent epsilon. In an "
+                "account that counts rho it buys nothing by itself: queries_left says what can be bought",
+            ),
+        ]
     ]
 
 
-class RowPrice(BaseModel, frozen=True):
+class RowPrice(Disclosed, BaseModel, frozen=True):
     """The cost of the answer to one row."""
 
-    rho: Annotated[float, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
-    epsilon: Annotated[
-        float | None, Field(ge=0, description="pure epsilon, rounded up to 1e-12; null where it has none")
+    rho: Annotated[float, DECLARED, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
+    epsilon: Declared[
+        Annotated[float | None, Field(ge=0, description="pure epsilon, rounded up to 1e-12; null where it has none")]
     ]
-    losses: Annotated[str, Field(description="the privacy losses of one answer, as kind:parameter, comma-separated")]
+    losses: Declared[
+        Annotated[str, Field(description="the privacy losses of one answer, as kind:parameter, comma-separated")]
+    ]
 
 
-class Bound(BaseModel, frozen=True):
+class Bound(Disclosed, BaseModel, frozen=True):
     """An upper bound as things stand, and once the whole budget is spent."""
 
-    now: Annotated[
-        float,
-        Field(ge=0, le=1, description="of what was spent; only for a client that had settled this total beforehand"),
+    now: Asked[
+        Annotated[
+            float,
+            Field(
+                ge=0, le=1, description="of what was spent; only for a client that had settled this total beforehand"
+            ),
+        ]
     ]
-    when_spent: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="of the limit, if that was settled before the first answer (see raised); whatever a client "
-            "asks, and wherever it stops",
-        ),
+    when_spent: Asked[
+        Annotated[
+            float,
+            Field(
+                ge=0,
+                le=1,
+                description="of the limit, if that was settled before the first answer (see raised); whatever a client "
+                "asks, and wherever it stops",
+            ),
+        ]
     ]
 
 
-class RaisedReport(BaseModel, frozen=True):
+class RaisedReport(Disclosed, BaseModel, frozen=True):
     """That the limit was raised after answers were given, and what is proved all the same."""
 
-    times: Annotated[int, Field(ge=1, description="how often the limit came to be higher than ever before")]
-    settled: Annotated[Amount, Field(description="the limit before the first of them")]
-    posterior_belief_bound: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="of the limit, whoever had it raised, and by whatever answers; but not by the records. No such "
-            "bound is known of attacks' rates",
-        ),
+    times: Annotated[int, ASKED, Field(ge=1, description="how often the limit came to be higher than ever before")]
+    settled: Annotated[Amount, ASKED, Field(description="the limit before the first of them")]
+    posterior_belief_bound: Asked[
+        Annotated[
+            float,
+            Field(
+                ge=0,
+                le=1,
+                description="of the limit, whoever had it raised, and by whatever answers; but not by the records. No "
+                "such bound is known of attacks' rates",
+            ),
+        ]
     ]
 
 
-class AccountReport(BaseModel, frozen=True):
+class AccountReport(Disclosed, BaseModel, frozen=True):
     """One account: limit, spent, remaining, price, queries left, and what it means for one record.
 
     `posterior_belief_bound`: someone who holds it for even odds that a given record is in the data, and knows
@@ -107,53 +127,68 @@ class AccountReport(BaseModel, frozen=True):
     delta plays no part in it.
     """
 
-    accepts: Annotated[Accepts, Field(description="which charges the account accepts")]
-    currency: Annotated[
-        Literal["rho", "epsilon"],
-        Field(description="what the account counts and its filter adds up: zCDP rho, or pure epsilon"),
+    accepts: Annotated[Accepts, ASKED, Field(description="which charges the account accepts")]
+    currency: Asked[
+        Annotated[
+            Literal["rho", "epsilon"],
+            Field(description="what the account counts and its filter adds up: zCDP rho, or pure epsilon"),
+        ]
     ]
-    status: Annotated[
-        Literal["proven", "unproven"],
-        Field(description="unproven: the account may have paid for a mechanism whose cost is only claimed"),
+    status: Asked[
+        Annotated[
+            Literal["proven", "unproven"],
+            Field(description="unproven: the account may have paid for a mechanism whose cost is only claimed"),
+        ]
     ]
-    analysis: Annotated[str, Field(description="the analysis behind every epsilon and bound of this report")]
-    delta: Annotated[float, Field(gt=0, lt=1, description="the delta of every epsilon in this report")]
-    limit: Annotated[
-        Amount,
-        Field(
-            description="what may be spent; its epsilon holds whatever is asked, and whenever, if the limit was "
-            "settled before the first answer"
-        ),
+    analysis: Annotated[str, ASKED, Field(description="the analysis behind every epsilon and bound of this report")]
+    delta: Annotated[float, ASKED, Field(gt=0, lt=1, description="the delta of every epsilon in this report")]
+    limit: Asked[
+        Annotated[
+            Amount,
+            Field(
+                description="what may be spent; its epsilon holds whatever is asked, and whenever, if the limit was "
+                "settled before the first answer"
+            ),
+        ]
     ]
-    spent: Annotated[
-        Amount, Field(description="what was spent; its epsilon holds only if this total was settled beforehand")
+    spent: Asked[
+        Annotated[
+            Amount, Field(description="what was spent; its epsilon holds only if this total was settled beforehand")
+        ]
     ]
-    remaining: Remaining
-    price: RowPrice | None
-    queries_left: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            description="rows that can still be answered at the price, which every account that pays for them must "
-            "have left; null without a price",
-        ),
+    remaining: Asked[Remaining]
+    price: Asked[RowPrice | None]
+    queries_left: Asked[
+        Annotated[
+            int | None,
+            Field(
+                ge=0,
+                description="rows that can still be answered at the price, which every account that pays for them must "
+                "have left; null without a price",
+            ),
+        ]
     ]
-    limiting_block: Annotated[
-        str | None,
-        Field(
-            description="the block of the model's records that has the least left, where it pays for less than the "
-            "account does; null elsewhere, and where the model has no blocks"
-        ),
+    limiting_block: Asked[
+        Annotated[
+            str | None,
+            Field(
+                description="the block of the model's records that has the least left, where it pays for less than the "
+                "account does; null elsewhere, and where the model has no blocks"
+            ),
+        ]
     ] = None
-    unlimited: Annotated[
-        bool, Field(description="whether it holds a model that is paid for once, whose further answers cost nothing")
+    unlimited: Asked[
+        Annotated[
+            bool,
+            Field(description="whether it holds a model that is paid for once, whose further answers cost nothing"),
+        ]
     ] = False
-    raised: Annotated[
-        RaisedReport | None, Field(description="null where the limit never rose after the first answer")
+    raised: Asked[
+        Annotated[RaisedReport | None, Field(description="null where the limit never rose after the first answer")]
     ] = None
-    posterior_belief_bound: Bound
-    posterior_belief_at_epsilon: Bound
-    membership_advantage_bound: Bound
+    posterior_belief_bound: Asked[Bound]
+    posterior_belief_at_epsilon: Asked[Bound]
+    membership_advantage_bound: Asked[Bound]
 
 
 ANALYSES: Mapping[Accepts, str] = {

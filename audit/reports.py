@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dpserve.accounting.disclosure import Disclosed, Private
 from dpserve.accounting.whole_files import write_shown
 from dpserve.training.errors import extra
 
@@ -41,13 +42,13 @@ _SHOWN = ("title", "verdict", "convicted", "inconclusive", "warnings", "notes")
 
 
 @dataclass(frozen=True)
-class ReportTable:
+class ReportTable(Disclosed):
     """A titled table of text. rows: one text for each column."""
 
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
+    title: Private[str]
+    columns: Private[tuple[str, ...]]
+    rows: Private[tuple[tuple[str, ...], ...]]
+    note: Private[str] = ""
 
     def __post_init__(self) -> None:
         """Refuse rows that do not fit the columns."""
@@ -117,7 +118,7 @@ def check_files(*files: Path | None) -> None:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Disclosed):
     """The result of an audit: the finding, in one sentence without its full stop, and everything else.
 
     convicted: whether it contradicts the claim. inconclusive: whether a premise does not hold, so that it says nothing
@@ -125,16 +126,16 @@ class Report:
     nothing was claimed that could be refuted.
     """
 
-    title: str
-    finding: str
-    convicted: bool
-    content: Mapping[str, Any]
-    tables: tuple[ReportTable, ...] = ()
-    picture: Picture | None = None
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    inconclusive: bool = False
-    without_claim: bool = False
+    title: Private[str]
+    finding: Private[str]
+    convicted: Private[bool]
+    content: Private[Mapping[str, Any]]
+    tables: Private[tuple[ReportTable, ...]] = ()
+    picture: Private[Picture | None] = None
+    warnings: Private[tuple[str, ...]] = ()
+    notes: Private[tuple[str, ...]] = ()
+    inconclusive: Private[bool] = False
+    without_claim: Private[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse a finding that convicts and says nothing, or convicts of nothing."""

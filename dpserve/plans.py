@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.commands.console import shares
 from dpserve.commands.tables import check_public
 from dpserve.described_rows import bounds_of, public_records
@@ -21,17 +22,17 @@ from dpserve.training.planning.recommendation import recommend
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Disclosed):
     """A recommendation: `PrivateClassifier(schema, kind=plan.kind, features=plan.features, ...)` follows it.
 
     reason, warnings: sentences for the owner. estimates: of a simulation on public rows, what each option reached.
     """
 
-    kind: Options
-    features: Features
-    reason: str
-    warnings: tuple[str, ...]
-    estimates: tuple[Estimate, ...] = ()
+    kind: Declared[Options]
+    features: Declared[Features]
+    reason: Declared[str]
+    warnings: Declared[tuple[str, ...]]
+    estimates: Declared[tuple[Estimate, ...]] = ()
 
 
 class _Asked(Options):

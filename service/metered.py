@@ -17,7 +17,6 @@ import numpy as np
 from dpserve.accounting.arrays import Floats, Integers
 from dpserve.accounting.ledger import Charge, ChargeRequest, ClientAccount, Ledger
 from dpserve.accounting.ledger.receipts import charge_terms
-from dpserve.accounting.report import row_price
 from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from dpserve.mechanisms.grid import in_range
 from dpserve.mechanisms.mechanism import Mechanism
@@ -27,7 +26,6 @@ from dpserve.service.errors import InvalidRows, Refusal
 from dpserve.service.places import in_thread
 from dpserve.service.predictor import (
     FEW_ROWS,
-    NOT_ENCODED,
     Caller,
     Clock,
     Prediction,
@@ -226,11 +224,10 @@ class MeteredPredictor(Predictor):
         return answers
 
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
-        """Return what rows that `check_rows` returned would cost now, and the noise of their answers.
+        """Return what rows that `check_rows` returned would cost now.
 
         Nothing is encoded for it: rows that an encoder takes cost what they cost at most, each different one as new.
         """
-        noise: AnyNoise = NOT_ENCODED
         if self._on_encoder or request.deep:
             digests = request.digests()
         else:
@@ -238,9 +235,8 @@ class MeteredPredictor(Predictor):
                 phi = await in_thread(self.head.features, request.X)
             sensitivity = self.head.logit_sensitivity(phi)
             digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
-            noise = self._noise_of(sensitivity)
         quote = await self._ledger.quote(self._charge_request(Caller(client), request, self._clock(), digests))
-        return RowsQuote(quote.total, quote.free, quote.refusal, noise, currency=quote.currency)
+        return RowsQuote(quote.total, quote.free, quote.refusal, quote.currency)
 
     async def standing(self, account: ClientAccount) -> Standing:
         """Return how many answers the client may still buy: every account that pays has so many left."""
@@ -262,18 +258,6 @@ class MeteredPredictor(Predictor):
             idempotency=request.idempotency,
             key_digest=caller.key_digest,
         )
-
-    def model(self) -> dict[str, object]:
-        """Return the public part of the certificate, and how the model is served."""
-        public: dict[str, object] = self.head.certificate.public()
-        return public | {
-            "name": self.name,
-            "mechanism": self.mechanism.name,
-            "mechanism_status": self.mechanism.status,
-            "price_per_row": row_price(self.cost).model_dump(),
-            "largest_batch": self.largest_batch,
-            "outputs": self.outputs.described(),
-        }
 
 
 async def _ready_to_draw() -> bool:

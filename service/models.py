@@ -25,6 +25,8 @@ class Models:
     def replace(self, served: Iterable[Predictor]) -> None:
         """Serve these from now on, and no others."""
         self._served = {predictor.name: predictor for predictor in served}
+        for predictor in self._served.values():
+            _ = predictor.public_model
         alone = next(iter(self._served.values())) if len(self._served) == 1 else None
         self.default: Predictor | None = alone if self._default is None else self._served[self._default]
         """The model that is asked where none is named."""

@@ -33,6 +33,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Asked, Disclosed
 from dpserve.accounting.explanation import AccountExplanation
 from dpserve.accounting.ledger import (
     BudgetExhausted,
@@ -46,14 +47,13 @@ from dpserve.accounting.ledger import (
     ReleaseRequest,
 )
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.report import row_price
-from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
+from dpserve.accounting.report import RowPrice, row_price
+from dpserve.mechanisms.answer_noise import Uncertainty
 from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
 from dpserve.service.errors import Overloaded, Refusal
 from dpserve.service.places import in_thread
 from dpserve.service.predictor import (
     FEW_ROWS,
-    NOT_ENCODED,
     Caller,
     Clock,
     Prediction,
@@ -74,21 +74,21 @@ SECONDS_REMEMBERED = 0.5
 _MOST_REMEMBERED = 10_000
 
 
-class ModelForClient(BaseModel):
+class ModelForClient(Disclosed, BaseModel):
     """The model, as a client has it or could have it now. paid: whether it has paid for it."""
 
     model_config = ConfigDict(frozen=True)
 
-    paid: bool
-    cost: float
+    paid: Asked[bool]
+    cost: Asked[float]
     """The cost of paying for it now: 0 once it is paid for."""
-    admitted: bool
+    admitted: Asked[bool]
 
 
 class PayOnceExplanation(AccountExplanation):
     """An account, its explanation, and the client's share in the model that the service has."""
 
-    model: ModelForClient
+    model: Asked[ModelForClient]
 
 
 class _Payment(Waiting, eq=False, kw_only=True):
@@ -154,7 +154,7 @@ class PayOncePredictor(Predictor):
         self._on_encoder = isinstance(features, Encoder)
         # An encoder takes its time, in which the loop serves others.
         self._few_rows, most = (0, DEEP_BATCH_SIZE) if self._on_encoder else (FEW_ROWS, USUAL_BATCH_SIZE)
-        numbers = len(features.lower) + features.dimension
+        numbers = len(features.lower) + features.declared.dimension
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
 
@@ -288,14 +288,13 @@ class PayOncePredictor(Predictor):
         return again
 
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
-        """Return what being answered would cost now: the model's price, or nothing once it is paid for."""
+        """Return what being answered would cost now: the model's price, or nothing once it is paid for.
+
+        It asks no model: what that would answer is of releases that the client may not have paid for.
+        """
         quote = await self._ledger.quote(self._request(client, self._clock(), request.idempotency))
-        noise: AnyNoise = NOT_ENCODED
-        if not (request.deep or self._on_encoder):
-            async with self._quoting.in_turn(client):
-                _, noise = await in_thread(self.answering.answers, request.X)
         # The model answers every row: only the model costs anything.
-        return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, noise, quote.currency)
+        return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, quote.currency)
 
     async def explained_budget(
         self, client: str, *, unlimited: bool = False, limiting_block: str | None = None
@@ -323,17 +322,10 @@ class PayOncePredictor(Predictor):
         cost = None if paid else quote.total
         return Standing(self.name, paid=paid, cost=cost, admitted=cost is not None and quote.refusal is None)
 
-    def model(self) -> dict[str, object]:
-        """Return what anyone may see of the certificate, and how the model is served."""
-        return self.released.shown_to_strangers() | {
-            "name": self.name,
-            "mechanism": self.mechanism_name,
-            "mechanism_status": self.mechanism_status,
-            "price_per_row": row_price(Cost()).model_dump(),
-            "price": row_price(self.released.price).model_dump(),
-            "largest_batch": self.largest_batch,
-            "outputs": self.outputs.described(),
-        }
+    @property
+    def _price(self) -> RowPrice:
+        """The price of the model."""
+        return row_price(self.released.price)
 
     async def _quoted(self, client: str) -> Quote:
         """Return what the model would cost the client now: whether it has paid, or would be admitted to it."""

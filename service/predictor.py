@@ -20,9 +20,11 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from dpserve.accounting.arrays import Floats, Mask
 from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.disclosure import Declared, Disclosed, Reader, shown
 from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.ledger import (
     BlockAccount,
@@ -35,8 +37,8 @@ from dpserve.accounting.ledger import (
     Receipt,
 )
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.report import AccountState
-from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
+from dpserve.accounting.report import AccountState, RowPrice, row_price
+from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.mechanisms.randomness import frame_parts
 from dpserve.service.encoding import Encoding
 from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
@@ -73,7 +75,6 @@ FEW_ROWS = 64
 """Rows that are computed on the event loop; while more are computed, other requests go on."""
 _TEXTS_AT_ONCE = os.cpu_count() or 1
 """Texts that are encoded at a time: as many as there are threads for."""
-NOT_ENCODED = UnknownNoise("its scale depends on what a deep network makes of the rows, and a dry run computes none")
 """The noise that a quote tells where nothing was encoded for it."""
 Encoded = TypeVar("Encoded")
 _EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
@@ -151,7 +152,6 @@ class RowsQuote:
     total: int
     free: tuple[bool, ...]
     refusal: LedgerRefusal | None
-    noise: AnyNoise
     currency: Currency = RHO
 
 
@@ -169,6 +169,20 @@ class Standing:
     cost: int | None = None
     admitted: bool = False
     answers_left: int | None = None
+
+
+class ServedModel(Disclosed, BaseModel):
+    """What `GET /models/NAME` says beside the certificate. price: of a pay-once model."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: Declared[str]
+    mechanism: Declared[str]
+    mechanism_status: Declared[Literal["proven", "unproven"]]
+    price_per_row: Declared[RowPrice]
+    price: Declared[RowPrice | None] = Field(default=None, exclude_if=lambda price: price is None)
+    largest_batch: Declared[int]
+    outputs: Declared[tuple[Mapping[str, Any], ...]]
 
 
 class Predictor(ABC):
@@ -204,7 +218,8 @@ class Predictor(ABC):
         self.width = len(self._lower)
         """Number of the features of a row."""
         features = certificate.feature_map
-        numbers = max(self.width, features.dimension if isinstance(features, FeatureMap) else 0)
+        # Strangers are told the largest batch: so it follows from the coordinates that were declared.
+        numbers = max(self.width, features.declared.dimension if isinstance(features, FeatureMap) else 0)
         self.largest_batch = max(1, min(largest_batch, LARGEST_BODY // (8 * numbers)))
         columns = certificate.columns
         self.column_names = tuple(column.name for column in columns) if columns else certificate.feature_names
@@ -443,14 +458,32 @@ class Predictor(ABC):
 
     @abstractmethod
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
-        """Return what `predict` would cost now, and how noisy it would be. Spends nothing and computes no logits.
+        """Return what `predict` would cost now. Spends nothing and computes no logits.
 
         Raises what `Ledger.quote` raises.
         """
 
-    @abstractmethod
-    def model(self) -> dict[str, object]:
-        """Return the public part of the certificate, and how the model is served."""
+    @cached_property
+    def public_model(self) -> dict[str, Any]:
+        """What anybody may see of the certificate, and how the model is served.
+
+        Made once, before the first request: a stranger's request takes no time that depends on what was released.
+        """
+        served = ServedModel(
+            name=self.name,
+            mechanism=self.mechanism_name,
+            mechanism_status=self.mechanism_status,
+            price_per_row=row_price(self.price_per_row),
+            price=self._price,
+            largest_batch=self.largest_batch,
+            outputs=tuple(self.outputs.described()),
+        )
+        return self.certificate.shown_to_strangers() | shown(served, Reader.STRANGER)
+
+    @property
+    def _price(self) -> RowPrice | None:
+        """The price of a pay-once model; None of another."""
+        return None
 
     async def explained_budget(
         self, client: str, *, unlimited: bool = False, limiting_block: str | None = None

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.disclosure import Disclosed, Released
 from dpserve.training.intervals import Interval, ratio_interval
 
 LEVELS = (800, 900, 950, 990)
@@ -16,16 +18,16 @@ CELLS = len(LEVELS) + 1
 """A record is counted in the cell of the first of LEVELS whose set holds its class, or in the last for none."""
 
 
-class CoverageAt(BaseModel):
+class CoverageAt(Disclosed, BaseModel):
     """Prediction sets of one coverage. reached: the share of held-out records whose sets hold their class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    asked: float
-    reached: Interval
-    reached_by_class: tuple[Interval, ...] = ()
+    asked: Annotated[float, Released("evaluation")]
+    reached: Annotated[Interval, Released("evaluation")]
+    reached_by_class: Annotated[tuple[Interval, ...], Released("evaluation")] = ()
     """For the records of each class, where sets are by class."""
-    size: Interval | None = None
+    size: Annotated[Interval | None, Released("evaluation")] = None
     """The mean number of classes in a set."""
 
 

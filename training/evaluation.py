@@ -53,12 +53,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.disclosure import Declared, Disclosed, Released
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.mechanisms.randomness import Randomness
@@ -237,40 +238,40 @@ class Law:
         return term
 
 
-class CalibrationBin(BaseModel):
+class CalibrationBin(Disclosed, BaseModel):
     """One bin of the likeliest class's probability: how many records lie in it, and the share of them that is right."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lower: float
-    upper: float
-    records: Interval
-    right: Interval
+    lower: Annotated[float, Released("evaluation")]
+    upper: Annotated[float, Released("evaluation")]
+    records: Annotated[Interval, Released("evaluation")]
+    right: Annotated[Interval, Released("evaluation")]
 
 
-class Evaluation(BaseModel):
+class Evaluation(Disclosed, BaseModel):
     """A released evaluation: may be published. `released` holds all that was drawn; the figures follow from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format_version: Literal[1] = 1
-    evaluation_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    format_version: Declared[Literal[1]] = 1
+    evaluation_id: Declared[str] = Field(pattern=r"^[0-9a-f]{32}$")
     """Random; the ledger's receipt names it."""
-    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
-    classes: tuple[str, ...] = Field(min_length=2)
-    parts: tuple[EvaluationPart, ...]
-    mu: float = Field(gt=0, allow_inf_nan=False)
-    cost: str
+    model_id: Declared[str] = Field(pattern=r"^[0-9a-f]{32}$")
+    classes: Declared[tuple[str, ...]] = Field(min_length=2)
+    parts: Declared[tuple[EvaluationPart, ...]]
+    mu: Declared[float] = Field(gt=0, allow_inf_nan=False)
+    cost: Declared[str]
     """The cost to the held-out records, which follows from mu."""
-    released: tuple[float, ...]
+    released: Annotated[tuple[float, ...], Released("evaluation")]
     """The noisy numbers, part after part, as `Law.sizes` has them, in units of a record's term."""
-    sets: By | None = Field(default=None, exclude_if=lambda sets: sets is None)
+    sets: Declared[By | None] = Field(default=None, exclude_if=lambda sets: sets is None)
     """Counting of the model's prediction sets, where it has any."""
-    unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
+    unit: Declared[str | None] = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units: a unit counts as one record. None where every record does."""
-    in_blocks: bool = Field(default=False, exclude_if=lambda in_blocks: not in_blocks)
+    in_blocks: Declared[bool] = Field(default=False, exclude_if=lambda in_blocks: not in_blocks)
     """Whether the blocks paid that the held-out records lie in."""
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+    assumptions: Declared[tuple[str, ...]] = ASSUMPTIONS
 
     @model_validator(mode="after")
     def _numbers_follow(self) -> Self:

@@ -29,7 +29,7 @@ from dpserve.training.features.maps import Encoder
 from dpserve.training.fields import checked_name
 from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks
 from dpserve.training.inputs.lineage import RecordRegistry, advice, overlap_text
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds import registry as kinds
 from dpserve.training.kinds.kind import NEEDED_N, Ability, Job, Kind, declared_count, needed_price
 from dpserve.training.options import Options, option
@@ -189,7 +189,8 @@ def fit(
             feature_share=None if isinstance(request.features, AutoFeatures) else request.features.share,
             randomness=randomness or SystemRandomness(),
         )
-        if (sets := _sets_of(request, records)) is None:
+        on_one_machine = isinstance(records, Records)  # on a cluster there are none here
+        if (sets := _sets_of(request, records.declaration, on_one_machine=on_one_machine)) is None:
             certificate = _trained(job, request)
         else:
             certificate = _train_with_sets(job, request, sets)
@@ -215,15 +216,15 @@ def _trained(job: Job, request: Request) -> ProvenCertificate:
     return kinds.train_and_save(request.kind, job, request.made_kind)
 
 
-def _sets_of(request: Request, records: Records) -> By | None:
+def _sets_of(request: Request, declaration: Declaration, *, on_one_machine: bool) -> By | None:
     """Return how prediction sets are made; None where they are not: as asked for, or by public rules."""
     asked = request.prediction_sets
     if asked != "auto":
         return None if asked == "off" else asked
-    if request.limitation("sets") or not isinstance(records, Records):  # on a cluster there are none here
+    if request.limitation("sets") or not on_one_machine:
         return None
     mu = None if request.price is None else mu_for(min(request.price, LARGEST_PRICE))
-    return sets_by_rule(request.n, len(records.declaration.classes), mu)
+    return sets_by_rule(request.n, len(declaration.classes), mu)
 
 
 def _train_with_sets(job: Job, request: Request, by: By) -> ProvenCertificate:

@@ -1,14 +1,17 @@
 """Figures of noisy counts, with intervals that hold the true ones with a stated confidence."""
 
 import math
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
 from scipy.special import ndtri
 
+from dpserve.accounting.disclosure import Disclosed, Released
+
 CONFIDENCE = 0.95
 
 
-class Interval(BaseModel):
+class Interval(Disclosed, BaseModel):
     """An estimate, its standard error and the ends of an interval that holds the true value with CONFIDENCE.
 
     The true value is that of the held-out records; what other records would have given is not in the interval.
@@ -16,10 +19,10 @@ class Interval(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    estimate: float
-    standard_error: float
-    lower: float
-    upper: float
+    estimate: Annotated[float, Released("evaluation")]
+    standard_error: Annotated[float, Released("evaluation")]
+    lower: Annotated[float, Released("evaluation")]
+    upper: Annotated[float, Released("evaluation")]
 
 
 def normal_quantile(error: float) -> float:

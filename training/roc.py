@@ -9,11 +9,13 @@ have noise on each count of positives and negatives at every threshold; here it 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.disclosure import Disclosed, Released
 from dpserve.mechanisms import grid
 from dpserve.mechanisms.prefix_sums import WHOLE, coefficients, inverse_coefficients
 from dpserve.training.intervals import CONFIDENCE, Interval, ratio_interval
@@ -28,25 +30,25 @@ SIZE = 2 * CELLS
 """Numbers that are released: prefix sums of each class."""
 
 
-class RocPoint(BaseModel):
+class RocPoint(Disclosed, BaseModel):
     """A point of the curve: whoever is as likely as `threshold` or likelier counts as of the second class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    threshold: float
-    false_positives: Interval
+    threshold: Annotated[float, Released("evaluation")]
+    false_positives: Annotated[Interval, Released("evaluation")]
     """The share of the first class that is counted as the second."""
-    true_positives: Interval
+    true_positives: Annotated[Interval, Released("evaluation")]
     """The share of the second class that is."""
 
 
-class Roc(BaseModel):
+class Roc(Disclosed, BaseModel):
     """The ROC curve, and the area below it for probabilities that are rounded to cells."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    area: Interval
-    points: tuple[RocPoint, ...]
+    area: Annotated[Interval, Released("evaluation")]
+    points: Annotated[tuple[RocPoint, ...], Released("evaluation")]
 
 
 def norm_up() -> Fraction:

@@ -2,17 +2,18 @@
 
 import secrets
 from contextlib import nullcontext
+from dataclasses import asdict
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from dpserve.accounting import domains
 from dpserve.commands import options
 from dpserve.commands.command import Commands, Group
-from dpserve.commands.console import counting, shares
+from dpserve.commands.console import counting, shares, stdout_console, whole
 from dpserve.commands.reporting import Confidences, ReportOptions, Resumable, refuse, stored
 from dpserve.mechanisms.registry import DEFAULT
 from dpserve.training.options import Options, option
@@ -326,3 +327,28 @@ def sampler(
     with shares("auditing the sampler") as progress:
         outcome = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
     report.show(presentation.sampler_report(outcome))
+
+
+@app.command("fields")
+def fields(
+    *,
+    reader: Literal["stranger", "holder", "owner"] | None = option(
+        None,
+        "Of what this reader sees alone: somebody who has paid for nothing, who has paid for what is shown, the owner.",
+        argument=True,
+    ),
+    as_json: bool = option(False, "Print them as JSON.", "--json"),
+) -> None:
+    """List every field that leaves a training or a service, by who reads it, with what it may follow from."""
+    import json
+
+    from dpserve.disclosures import listed
+
+    rows = [each for each in listed() if reader in (None, each.reader)]
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in rows], indent=1))
+        return
+    table = whole("where", "reader", "field", "follows from")
+    for each in rows:
+        table.add_row(each.where, each.reader, each.field, each.follows_from)
+    stdout_console().print(table, highlight=False)

@@ -22,6 +22,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from dpserve.accounting.acts import ACTS, OwnerAct
+from dpserve.accounting.disclosure import Asked, Disclosed
 from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.ledger import (
@@ -92,23 +93,23 @@ class TrailRequest(SignedRequest):
 _TRAIL = TypeAdapter(TrailRequest)
 
 
-class ActOut(BaseModel):
+class ActOut(Disclosed, BaseModel):
     """The effect of an act; for a dry run, the effect that it would have."""
 
-    done: bool
-    words: str
+    done: Asked[bool]
+    words: Asked[str]
     """Its meaning, in one or two sentences."""
-    warning: str = ""
+    warning: Asked[str] = ""
     """The part of what is done that the store's replicas lack, and how to go on; empty where that is nothing."""
-    raises: bool
+    raises: Asked[bool]
     """Whether more may be learnt about the records than before."""
-    newest_act: int
+    newest_act: Asked[int]
     """The newest act of the lineage when this was written."""
-    before: AccountExplanation | None = None
-    after: AccountExplanation | None = None
-    key: str | None = None
+    before: Asked[AccountExplanation | None] = None
+    after: Asked[AccountExplanation | None] = None
+    key: Asked[str | None] = None
     """A new API key: it is never shown again."""
-    key_id: str | None = None
+    key_id: Asked[str | None] = None
 
 
 async def _done(given: ActRequest, ledger: Ledger, price_of: Price, *, dry: bool) -> ActOut:

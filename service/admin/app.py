@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
 from dpserve.accounting.budgets import Budget
+from dpserve.accounting.disclosure import Asked, Disclosed
 from dpserve.accounting.ledger import (
     Account,
     ClientAccount,
@@ -60,12 +61,12 @@ ADMIN_KEY = "the owner's admin key"
 _ADMIN_KEY = HTTPBearer(auto_error=False, scheme_name="Admin key")
 
 
-class AccountOut(BaseModel):
+class AccountOut(Disclosed, BaseModel):
     """The part that every account has. created: seconds since the epoch."""
 
-    created: float
-    releases: int
-    account: AccountReport
+    created: Asked[float]
+    releases: Asked[int]
+    account: Asked[AccountReport]
 
 
 class LineageOut(AccountOut):
@@ -75,29 +76,29 @@ class LineageOut(AccountOut):
     has with a name, each with a budget of its own; account and releases are those of its other records.
     """
 
-    lineage: str
-    blocks: int
-    served: bool
-    unit: str | None
-    newest_receipt: int
+    lineage: Asked[str]
+    blocks: Asked[int]
+    served: Asked[bool]
+    unit: Asked[str | None]
+    newest_receipt: Asked[int]
 
 
-class KeyOut(BaseModel):
+class KeyOut(Disclosed, BaseModel):
     """One API key; nothing here opens anything. expires: seconds since the epoch; null for never."""
 
-    id: str
-    scopes: tuple[KeyScope, ...]
-    expires: int | None
+    id: Asked[str]
+    scopes: Asked[tuple[KeyScope, ...]]
+    expires: Asked[int | None]
 
 
-class ModelCostOut(BaseModel):
+class ModelCostOut(Disclosed, BaseModel):
     """The price of a pay-once model for a client that has not paid. admitted: whether the accounts pay for it now."""
 
-    cost: Amount
-    admitted: bool
+    cost: Asked[Amount]
+    admitted: Asked[bool]
 
 
-class StandingOut(BaseModel):
+class StandingOut(Disclosed, BaseModel):
     """A client's share in one served model.
 
     paid: whether it has paid for a pay-once model; null of another. price: what that costs it, until it has paid.
@@ -105,10 +106,10 @@ class StandingOut(BaseModel):
     another.
     """
 
-    model: str
-    paid: bool | None
-    price: ModelCostOut | None
-    answers_left: int | None
+    model: Asked[str]
+    paid: Asked[bool | None]
+    price: Asked[ModelCostOut | None]
+    answers_left: Asked[int | None]
 
 
 class ClientOut(AccountOut):
@@ -117,70 +118,70 @@ class ClientOut(AccountOut):
     models: its share in each model of the lineage that is served.
     """
 
-    client: str
-    display: str
-    group: str
-    revoked: bool
-    keys: list[KeyOut]
-    models: list[StandingOut]
+    client: Asked[str]
+    display: Asked[str]
+    group: Asked[str]
+    revoked: Asked[bool]
+    keys: Asked[list[KeyOut]]
+    models: Asked[list[StandingOut]]
 
 
-class ClientsOut(BaseModel):
+class ClientsOut(Disclosed, BaseModel):
     """A page of clients, of `total` that match.
 
     next_after: ask for the next page with this as `after`; null if there is none.
     """
 
-    clients: list[ClientOut]
-    next_after: str | None
-    total: int
+    clients: Asked[list[ClientOut]]
+    next_after: Asked[str | None]
+    total: Asked[int]
 
 
 class GroupOut(AccountOut):
     """One group's account."""
 
-    group: str
-    display: str
-    members: int
+    group: Asked[str]
+    display: Asked[str]
+    members: Asked[int]
 
 
-class ChargedModelOut(BaseModel):
+class ChargedModelOut(Disclosed, BaseModel):
     """A lineage's charges for one model by one mechanism, or for a pay-once model.
 
     model: its random id. name: that of a model that is served here, or null. spent: in what the account counts. first,
     last: seconds since the epoch. blocks: those of the lineage that paid, each all of it.
     """
 
-    model: str
-    name: str | None
-    mechanism: str
-    releases: int
-    spent: float
-    first: float
-    last: float
-    blocks: tuple[str, ...]
+    model: Asked[str]
+    name: Asked[str | None]
+    mechanism: Asked[str]
+    releases: Asked[int]
+    spent: Asked[float]
+    first: Asked[float]
+    last: Asked[float]
+    blocks: Asked[tuple[str, ...]]
 
 
-class ChargedModelsOut(BaseModel):
+class ChargedModelsOut(Disclosed, BaseModel):
     """The models that a lineage paid for. complete: whether all receipts were read; if not, ask again."""
 
-    complete: bool
-    currency: Literal["rho", "epsilon"]
-    models: list[ChargedModelOut]
+    complete: Asked[bool]
+    currency: Asked[Literal["rho", "epsilon"]]
+    models: Asked[list[ChargedModelOut]]
 
 
 class BlockOut(AccountOut):
     """One block's account: what all clients together may learn of its records. models: those that it paid for."""
 
-    block: str
-    models: list[ChargedModelOut]
+    block: Asked[str]
+    models: Asked[list[ChargedModelOut]]
 
 
-class BlocksOut(BaseModel):
+class BlocksOut(Disclosed, BaseModel):
     """The blocks of a lineage, by name. complete: whether all receipts were read for their models."""
 
-    complete: bool
-    blocks: list[BlockOut]
+    complete: Asked[bool]
+    blocks: Asked[list[BlockOut]]
 
 
 @dataclass(frozen=True)
@@ -444,7 +445,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
 def _add_watching_routes(app: FastAPI, models: Models, owner: list[Any]) -> None:
     @app.get("/api/models", summary="Read the models' certificates and how they are served", dependencies=owner)
     async def served() -> dict[str, list[dict[str, Any]]]:
-        return {"models": [model.model() | {"lineage": model.lineage} for model in models]}
+        return {"models": [model.public_model | {"lineage": model.lineage} for model in models]}
 
     @app.get("/livez", summary="Whether the process answers")
     async def livez() -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
@@ -32,7 +33,7 @@ from dpserve.service.http.predictions import Codec, PredictionEndpoint, Predicti
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.refusals import FAILED, REFUSALS, as_problem
 from dpserve.service.http.requests import Bodies
-from dpserve.service.http.schemas import PROBLEM_RESPONSES, Json, ModelsOut, answers
+from dpserve.service.http.schemas import PROBLEM_RESPONSES, Json, LiveOut, ModelsOut, ReadyOut, answers
 from dpserve.service.models import Models
 from dpserve.service.page.assets import add_documentation, add_page
 from dpserve.service.telemetry.logs import RequestLog
@@ -164,19 +165,19 @@ def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:
-        return models.named(name).model()
+        return models.named(name).public_model
 
     @app.head("/livez", include_in_schema=False)
-    @app.get("/livez", summary="Whether the process answers")
-    async def livez() -> dict[str, str]:
-        return {"status": "live"}
+    @app.get("/livez", summary="Whether the process answers", responses=answers(LiveOut))
+    async def livez() -> Response:
+        return Json(LiveOut())
 
     @app.head("/readyz", include_in_schema=False)
-    @app.get("/readyz", summary="Whether the service can charge and answer")
-    @app.get("/health", summary="Whether the service can charge and answer")
-    async def readyz() -> dict[str, object]:
+    @app.get("/readyz", summary="Whether the service can charge and answer", responses=answers(ReadyOut))
+    @app.get("/health", summary="Whether the service can charge and answer", responses=answers(ReadyOut))
+    async def readyz() -> Response:
         await models.check_ready()
-        return {"status": "ready"} | ({"rehearsal": True} if ledger.rehearsal else {})
+        return Json(ReadyOut(rehearsal=True if ledger.rehearsal else UNSET))
 
     @app.get("/version", summary="The version of the service", response_class=PlainTextResponse)
     async def say_version() -> str:

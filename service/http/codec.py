@@ -15,7 +15,7 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.budgets import UNPROVEN
 from dpserve.accounting.currency import PER_UNIT
 from dpserve.accounting.ledger import BudgetExhausted, MechanismNotAccepted
-from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
+from dpserve.mechanisms.answer_noise import Uncertainty
 from dpserve.mechanisms.laws import COVERAGE
 from dpserve.service.errors import InvalidRows
 from dpserve.service.http import npy
@@ -27,7 +27,7 @@ from dpserve.service.http.schemas import (
     AnswerNoiseOut,
     AnswerOptions,
     BudgetOut,
-    NoiseLawOut,
+    NoiseHeaderOut,
     PredictionSetsOut,
     PredictOptions,
     PredictRequest,
@@ -112,20 +112,20 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
     noise = prediction.noise
     reach = noise.reach
     above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
-    fields = {
-        "law": noise.noise.law_name,
-        "on": noise.noise.on,
-        "scale": None if noise.scale is None else float(noise.scale.max()),
-        "coverage": COVERAGE,
-        "above": above,
-        "below": below,
-        "undecided": None if (undecided := noise.undecided) is None else np.packbits(undecided).tobytes().hex(),
-        "no_interval": noise.noise.no_interval or None,
-    }
+    said = NoiseHeaderOut(
+        law=noise.noise.law_name,
+        on=noise.noise.on,
+        scale=None if noise.scale is None else float(noise.scale.max()),
+        coverage=COVERAGE,
+        above=above,
+        below=below,
+        undecided=None if (undecided := noise.undecided) is None else np.packbits(undecided).tobytes().hex(),
+        no_interval=noise.noise.no_interval or None,
+    )
     return {
         RECEIPT: _encode(receipt_of(predictor, prediction)).decode(),
         BUDGET: _encode(budget_of(predictor, prediction)).decode(),
-        NOISE: _encode(fields).decode(),
+        NOISE: _encode(said).decode(),
     }
 
 
@@ -177,11 +177,6 @@ def sets_out(predictor: Predictor, prediction: Prediction, coverage: int, *, of_
         least=sets.least(coverage, len(classes)).tolist(),
         classes=[list(compress(classes, row)) for row in inside],
     )
-
-
-def _law_out(noise: AnyNoise) -> NoiseLawOut:
-    scale = None if noise.largest is None else noise.largest.tolist()
-    return NoiseLawOut(law=noise.law_name, on=noise.on, scale=scale, no_interval=noise.no_interval or None)
 
 
 def _words(texts: Sequence[str]) -> NDArray[np.uint32]:
@@ -287,7 +282,6 @@ class RowsCodec:
             admitted=refusal is None,
             refusal=kind,
             scope=getattr(refusal, "scope", None),
-            noise=_law_out(quote.noise),
         )
         return _encode(QuoteResponse(out, True if predictor.rehearsal else msgspec.UNSET)), _AS_JSON
 

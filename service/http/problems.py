@@ -2,9 +2,13 @@
 
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Self
+from typing import Any, Self, cast
 
+import msgspec
 from fastapi.responses import JSONResponse, Response
+from msgspec import UNSET, Struct, UnsetType
+
+from dpserve.accounting.disclosure import Asked, Declared, Disclosed
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -54,11 +58,36 @@ _LONGEST_DETAIL = 4096
 """Characters of a sentence, which may repeat a name as long as a body."""
 
 
+class ProblemOut(Disclosed, Struct):
+    """An error (RFC 9457). Which of the members behind `detail` there are, its type says."""
+
+    type: Declared[str]
+    title: Declared[str]
+    status: Declared[int]
+    detail: Asked[str]
+    row: Asked[int | UnsetType | None] = UNSET
+    """The first row that cannot be asked about; null where it is none."""
+    column: Asked[int | UnsetType | None] = UNSET
+    """Its first such column, likewise."""
+    scope: Asked[str | UnsetType] = UNSET
+    """The scope that a key lacks, or the account that refuses: client, group or lineage."""
+    currency: Asked[str | UnsetType] = UNSET
+    """The currency of the amounts."""
+    cost: Asked[float | UnsetType] = UNSET
+    spent: Asked[float | UnsetType] = UNSET
+    remaining: Asked[float | UnsetType] = UNSET
+    limit: Asked[float | UnsetType] = UNSET
+    limit_bytes: Declared[int | UnsetType] = UNSET
+    """The most bytes of a body."""
+    retry_after: Asked[int | UnsetType] = UNSET
+    """In how many seconds to ask again."""
+
+
 class Problem(Exception):
     """Raised by routes to answer with a problem."""
 
-    def __init__(self, kind: ProblemType, detail: str, *, status: HTTPStatus | None = None, **members: object) -> None:
-        """detail: one sentence for a person. status: if not the type's. members: extension members for programs."""
+    def __init__(self, kind: ProblemType, detail: str, *, status: HTTPStatus | None = None, **members: Any) -> None:
+        """detail: one sentence for a person. status: if not the type's. members: further fields of `ProblemOut`."""
         detail = detail if len(detail) <= _LONGEST_DETAIL else f"{detail[:_LONGEST_DETAIL]}..."
         super().__init__(detail)
         self.kind = kind
@@ -66,10 +95,10 @@ class Problem(Exception):
         self.detail = detail
         self.members = members
 
-    def content(self) -> dict[str, object]:
+    def content(self) -> dict[str, Any]:
         """Return what it says, as RFC 9457 has it."""
-        plain = {"type": self.kind, "title": self.status.phrase, "status": int(self.status), "detail": self.detail}
-        return plain | self.members
+        said = ProblemOut(self.kind, self.status.phrase, int(self.status), self.detail, **self.members)
+        return cast(dict[str, Any], msgspec.to_builtins(said))
 
     def response(self) -> JSONResponse:
         """Return the HTTP response."""

@@ -1,12 +1,13 @@
 """The bodies of requests and answers: read and written by msgspec, and shown with what is said here of each field."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from starlette.responses import Response
 
-from dpserve.service.http.problems import MEDIA_TYPE
+from dpserve.accounting.disclosure import Asked, Declared, Disclosed, Released
+from dpserve.service.http.problems import MEDIA_TYPE, ProblemOut
 
 Cell = str | float | bool | None
 """A value of a row by name."""
@@ -40,132 +41,126 @@ class PredictRequest(PredictOptions, kw_only=True):
     model's feature names."""
 
 
-class ReceiptOut(Struct):
+class ReceiptOut(Disclosed, Struct):
     """The charge for this request."""
 
-    id: int | None
+    id: Asked[int | None]
     """The receipt's number; null if nothing was charged."""
-    model: str
-    mechanism: str
-    status: str
+    model: Asked[str]
+    mechanism: Asked[str]
+    status: Asked[str]
     """Whether the mechanism's guarantee is proven."""
-    rows: int
-    charged_rows: int
+    rows: Asked[int]
+    charged_rows: Asked[int]
     """Questions that were new to you, and were charged."""
-    replayed_rows: int
+    replayed_rows: Asked[int]
     """Rows that you had paid for before: the same answers, at no cost."""
-    currency: Literal["rho", "epsilon"]
+    currency: Asked[Literal["rho", "epsilon"]]
     """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
-    price_per_row: float
-    charged: float
+    price_per_row: Asked[float]
+    charged: Asked[float]
 
 
-class BudgetOut(Struct):
+class BudgetOut(Disclosed, Struct):
     """Your account as this answer left it. `GET /budget` says what that means."""
 
-    currency: Literal["rho", "epsilon"]
+    currency: Asked[Literal["rho", "epsilon"]]
     """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
-    limit: float
-    spent: float
-    remaining: float
-    queries_left: int | None
+    limit: Asked[float]
+    spent: Asked[float]
+    remaining: Asked[float]
+    queries_left: Asked[int | None]
     """Rows that can still be answered at the price; null where an answer costs nothing."""
-    unlimited: bool
+    unlimited: Asked[bool]
     """Whether further answers cost nothing: of a pay-once model, once you have paid for it."""
-    status: Literal["proven", "unproven"]
+    status: Asked[Literal["proven", "unproven"]]
     """unproven: the account may have paid for a mechanism whose cost is only claimed."""
 
 
-class NoiseLawOut(Struct):
-    """The law of the noise on the answers: public, the same whatever the records are."""
+class AnswerNoiseOut(Disclosed, Struct, kw_only=True):
+    """The law of the noise on the answers, and bounds on how far it may have moved them."""
 
-    law: str | None
+    law: Declared[str | None]
     """gaussian, laplace, exponential, permute-and-flip, or the law of a mechanism that another package brings. Null
     where it is not known by which law noise moves an answer; `no_interval` says why."""
-    on: Literal["logits", "log-odds", "selection", "answer"] | None
+    on: Declared[Literal["logits", "log-odds", "selection", "answer"] | None]
     """The quantity that has noise: each logit; the log-odds of the one class that was drawn; the choice of the class;
     or a number that is the answer itself."""
-    scale: list[float] | None
+    scale: Annotated[list[float] | None, Released("answer")]
     """For each row the standard deviation of Gaussian noise, the largest where the classes' differ; the scale b of
     Laplace noise, e^(-|x|/b) / 2b; or the s by which a class is drawn in proportion to e^(its logit / s)."""
-    no_interval: str | None
+    no_interval: Declared[str | None]
     """Why no interval can be given, in words; null where there is one."""
-
-
-class AnswerNoiseOut(NoiseLawOut, kw_only=True):
-    """Bounds on how far noise may have moved the answers."""
-
-    coverage: float
+    coverage: Declared[float]
     """The least probability, over draws of the noise, that an interval is right, and that an answer is undecided or
     names the class that is likeliest without noise. It is an average over draws of the noise, and of a pay-once
     model over models drawn: the model served may do worse, in all its answers together. Nor is it said of decided
     answers alone: where a share d of answers is decided, up to (1 - coverage)/d of these may name another class."""
-    undecided: list[bool] | UnsetType = UNSET
+    undecided: Annotated[list[bool] | UnsetType, Released("answer")] = UNSET
     """For each row whether the noise could have made the likeliest class so. See `coverage` for what is true of the
     others. Absent where that is not known, and where an answer is no probabilities of classes."""
-    lower: list[list[float]] | UnsetType | None = UNSET
+    lower: Annotated[list[list[float]] | UnsetType | None, Released("answer")] = UNSET
     """For each row and class the least of the probabilities without noise; null where `no_interval` says why.
     Absent unless `intervals` are asked for."""
-    upper: list[list[float]] | UnsetType | None = UNSET
+    upper: Annotated[list[list[float]] | UnsetType | None, Released("answer")] = UNSET
     """Likewise the largest."""
 
 
-class PredictionSetsOut(Struct):
+class PredictionSetsOut(Disclosed, Struct):
     """Sets of classes that hold the true one with a coverage: of further records like the training's, a share of at
     least so many. The promise is for a coverage chosen without looking at the sets, and for no single row."""
 
-    coverage: float
-    by: Literal["all", "class"]
+    coverage: Asked[float]
+    by: Declared[Literal["all", "class"]]
     """Whether the coverage is that of all records together, or also of the records of each class."""
-    least: list[float]
+    least: Annotated[list[float], Released("counts")]
     """The least probability with which each class is in a set, in the order of the model's classes."""
-    classes: list[list[str]]
+    classes: Annotated[list[list[str]], Released("answer")]
     """The classes in each row's set, by name. An empty one says that none reaches the probability that so
     many records had for their own class: the row is unlike them, or lies between classes."""
 
 
-class PredictResponse(Struct):
+class PredictResponse(Disclosed, Struct):
     """Private answers, how noisy they are, and what they cost."""
 
-    predictions: list[list[float] | dict[str, float | list[float]]]
+    predictions: Annotated[list[list[float] | dict[str, float | list[float]]], Released("answer")]
     """For each row the probability of each class, in the order of the model's classes; of a model with other outputs an
     object by their names, as `GET /models/{name}` lists them."""
-    receipt: ReceiptOut
-    budget: BudgetOut
-    noise: AnswerNoiseOut
-    prediction_sets: PredictionSetsOut | UnsetType = UNSET
+    receipt: Asked[ReceiptOut]
+    budget: Asked[BudgetOut]
+    noise: Declared[AnswerNoiseOut]
+    prediction_sets: Asked[PredictionSetsOut | UnsetType] = UNSET
     """Absent unless a `coverage` is asked for."""
-    rehearsal: bool | UnsetType = UNSET
+    rehearsal: Declared[bool | UnsetType] = UNSET
     """True where the ledger may lose charges, so that nothing here is to be relied upon."""
 
 
-class QuoteOut(Struct):
+class QuoteOut(Disclosed, Struct):
     """The cost of a request now. Asking spends nothing, and promises nothing: others may ask first."""
 
-    rows: int
-    new_rows: int
-    free: tuple[bool, ...]
+    rows: Asked[int]
+    new_rows: Asked[int]
+    free: Asked[tuple[bool, ...]]
     """For each row whether it would cost nothing: you paid for it already, or it occurs earlier in the request. Whether
     you paid for a row that a deep network encodes is not looked up: it counts as new, and `cost` is the most it costs.
     """
-    currency: Literal["rho", "epsilon"]
+    currency: Asked[Literal["rho", "epsilon"]]
     """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
-    price_per_row: float
-    cost: float
+    price_per_row: Asked[float]
+    cost: Asked[float]
     """The price of the rows that are new to you; of a pay-once model the model's, 0 once you have paid for it."""
-    admitted: bool
-    refusal: str | None
+    admitted: Asked[bool]
+    refusal: Asked[str | None]
     """The type of problem that the request would be refused with."""
-    scope: str | None
+    scope: Asked[str | None]
     """The account that would refuse it: client, group or lineage."""
-    noise: NoiseLawOut
 
 
-class QuoteResponse(Struct):
+class QuoteResponse(Disclosed, Struct):
     """The answer to a dry run."""
 
-    quote: QuoteOut
-    rehearsal: bool | UnsetType = UNSET
+    quote: Asked[QuoteOut]
+    rehearsal: Declared[bool | UnsetType] = UNSET
 
 
 Parameter = str | int | float | bool
@@ -198,7 +193,7 @@ class InferRequest(Struct):
     outputs: list[RequestedOutput] = []
 
 
-class OutputTensor(Struct):
+class OutputTensor(Disclosed, Struct):
     """Private answers: `probabilities`, one for each class and row; and how noisy they are.
 
     `lower` and `upper` are the ends of an interval for each probability, where the parameter `intervals` is true or the
@@ -207,146 +202,163 @@ class OutputTensor(Struct):
     not for one model, nor among decided answers alone.
     """
 
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: list[float | bool] | UnsetType = UNSET
-    parameters: dict[str, Parameter] | UnsetType = UNSET
+    name: Declared[str]
+    datatype: Declared[str]
+    shape: Asked[tuple[int, ...]]
+    data: Annotated[list[float | bool] | UnsetType, Released("answer")] = UNSET
+    parameters: Declared[dict[str, Parameter] | UnsetType] = UNSET
 
 
-class InferResponse(Struct):
+class InferResponse(Disclosed, Struct):
     """Private answers, with what they cost and what is left in `parameters`."""
 
-    model_name: str
-    model_version: str
-    parameters: dict[str, Parameter]
-    outputs: list[OutputTensor]
-    id: str | UnsetType = UNSET
+    model_name: Declared[str]
+    model_version: Declared[str]
+    parameters: Annotated[dict[str, Parameter], Released("answer")]
+    outputs: Declared[list[OutputTensor]]
+    id: Asked[str | UnsetType] = UNSET
 
 
-class ClientReceiptOut(Struct):
+class ClientReceiptOut(Disclosed, Struct):
     """One charge to the client's account."""
 
-    id: int
-    model: str | None
+    id: Asked[int]
+    model: Asked[str | None]
     """The name of the model that answered; null where it is not served any more."""
-    model_id: str
+    model_id: Asked[str]
     """The id of the model that answered; `GET /models/{name}` shows each model's."""
-    mechanism: str
-    charged_rows: int
-    currency: Literal["rho", "epsilon"]
+    mechanism: Asked[str]
+    charged_rows: Asked[int]
+    currency: Asked[Literal["rho", "epsilon"]]
     """The account's currency; amounts here are in it."""
-    price_per_row: float
-    charged: float
-    time: float
+    price_per_row: Asked[float]
+    charged: Asked[float]
+    time: Asked[float]
     """Seconds since the epoch."""
-    hash: str
+    hash: Asked[str]
     """SHA-256 of what the receipt says. Keep it: the owner's check finds a receipt that was altered or removed."""
-    blocks: tuple[str, ...] | UnsetType = UNSET
+    blocks: Asked[tuple[str, ...] | UnsetType] = UNSET
     """The blocks of records that the model was trained on, each of which paid, too; absent where it has none."""
 
 
-class ReceiptsOut(Struct):
+class ReceiptsOut(Disclosed, Struct):
     """A page of receipts, oldest first."""
 
-    receipts: list[ClientReceiptOut]
-    next_after: int | None
+    receipts: Asked[list[ClientReceiptOut]]
+    next_after: Asked[int | None]
     """Ask for the next page with this as `after`; null if there is none."""
 
 
-class ModelsOut(Struct, omit_defaults=True):
+class ModelsOut(Disclosed, Struct, omit_defaults=True):
     """The models by name. default: the one that is asked where the path names none; null where there is none.
 
     units: for each model that protects all records of one unit together, the column that names the unit.
     """
 
-    models: list[str]
-    default: str | None
-    units: dict[str, str] = {}
+    models: Declared[list[str]]
+    default: Declared[str | None]
+    units: Declared[dict[str, str]] = {}
 
 
-class AccountModelsOut(Struct):
+class AccountModelsOut(Disclosed, Struct):
     """The models that a credential is good for, by name. default: the one to show first."""
 
-    models: list[str]
-    default: str
+    models: Declared[list[str]]
+    default: Declared[str]
 
 
-class ServerMetadata(Struct):
+class ServerMetadata(Disclosed, Struct):
     """The server's name, version and extensions."""
 
-    name: str
-    version: str
-    extensions: list[str]
+    name: Declared[str]
+    version: Declared[str]
+    extensions: Declared[list[str]]
 
 
-class TensorMetadata(Struct):
+class TensorMetadata(Disclosed, Struct):
     """A tensor that a model takes or gives; -1 for any number of rows."""
 
-    name: str
-    datatype: str
-    shape: list[int]
+    name: Declared[str]
+    datatype: Declared[str]
+    shape: Declared[list[int]]
 
 
-class ModelReady(Struct):
+class ModelReady(Disclosed, Struct):
     """Whether a model can be asked."""
 
-    name: str
-    ready: bool
+    name: Declared[str]
+    ready: Asked[bool]
 
 
-class ModelMetadata(Struct):
+class ModelMetadata(Disclosed, Struct):
     """A model's inputs, outputs and price."""
 
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[TensorMetadata]
-    outputs: list[TensorMetadata]
-    parameters: dict[str, Parameter]
+    name: Declared[str]
+    versions: Declared[list[str]]
+    platform: Declared[str]
+    inputs: Declared[list[TensorMetadata]]
+    outputs: Declared[list[TensorMetadata]]
+    parameters: Declared[dict[str, Parameter]]
 
 
-class ModelIndex(Struct):
+class ModelIndex(Disclosed, Struct):
     """A model that is served."""
 
-    name: str
-    version: str
-    state: str
-    reason: str
+    name: Declared[str]
+    version: Declared[str]
+    state: Asked[str]
+    reason: Asked[str]
 
 
-class TensorConfig(Struct):
+class TensorConfig(Disclosed, Struct):
     """A tensor, its number of rows apart."""
 
-    name: str
-    data_type: str
-    dims: list[int]
+    name: Declared[str]
+    data_type: Declared[str]
+    dims: Declared[list[int]]
 
 
-class ModelConfig(Struct):
+class ModelConfig(Disclosed, Struct):
     """A model's configuration."""
 
-    name: str
-    platform: str
-    backend: str
-    max_batch_size: int
-    input: list[TensorConfig]
-    output: list[TensorConfig]
+    name: Declared[str]
+    platform: Declared[str]
+    backend: Declared[str]
+    max_batch_size: Declared[int]
+    input: Declared[list[TensorConfig]]
+    output: Declared[list[TensorConfig]]
 
 
-class ErrorOut(Struct):
+class ErrorOut(Disclosed, Struct):
     """An error of the Open Inference Protocol; its type stands in the header `dpserve-problem`."""
 
-    error: str
+    error: Asked[str]
 
 
-class ProblemOut(Struct):
-    """An error (RFC 9457)."""
+class NoiseHeaderOut(Disclosed, Struct, kw_only=True):
+    """What the header `dpserve-noise` says of all rows: the fields of `AnswerNoiseOut`, each of the largest."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
+    law: Declared[str | None]
+    on: Declared[str | None]
+    scale: Annotated[float | None, Released("answer")]
+    coverage: Declared[float]
+    above: Annotated[float | None, Released("answer")]
+    below: Annotated[float | None, Released("answer")]
+    undecided: Annotated[str | None, Released("answer")]
+    no_interval: Declared[str | None]
+
+
+class LiveOut(Disclosed, Struct):
+    """Whether the process answers."""
+
+    status: Declared[Literal["live"]] = "live"
+
+
+class ReadyOut(Disclosed, Struct):
+    """Whether the service can charge and answer."""
+
+    status: Asked[Literal["ready"]] = "ready"
+    rehearsal: Declared[bool | UnsetType] = UNSET
 
 
 COMPONENTS = "#/components/schemas/{name}"

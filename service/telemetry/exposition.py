@@ -19,6 +19,7 @@ from dpserve.accounting.ledger import Ledger, LedgerError, LineageAccount
 from dpserve.accounting.ledger.store import StoreUse
 from dpserve.accounting.ledger.upkeep import Task, upkeep
 from dpserve.service.models import Models
+from dpserve.service.telemetry.metrics import metric
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -82,7 +83,7 @@ class _Now(Collector):
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
+    family = GaugeMetricFamily(metric(name), text, labels=labels)
     for named, value in values:
         family.add_metric(named, value)
     return family

@@ -9,7 +9,6 @@ who names a folder can write a line of their own.
 import asyncio
 import copy
 import errno
-import json
 import logging
 import math
 import os
@@ -22,6 +21,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from dpserve.accounting.disclosure import Asked, Declared, Disclosed
 
 Format = Literal["text", "json"]
 
@@ -168,28 +172,43 @@ class TextLines(logging.Formatter):
         return "" if error is None else "\n".join([kinds(error), *places(error)])
 
 
+class LogLine(Disclosed, Struct, omit_defaults=True, kw_only=True):
+    """One line in JSON, for the owner. method and what follows: of a line about a request that ended."""
+
+    time: Asked[str]
+    level: Declared[str]
+    logger: Declared[str]
+    message: Asked[str]
+    worker: Asked[int | UnsetType] = UNSET
+    request_id: Asked[str | UnsetType] = UNSET
+    method: Asked[str | UnsetType] = UNSET
+    route: Asked[str | UnsetType] = UNSET
+    """A label, not the path."""
+    status: Asked[int | UnsetType] = UNSET
+    seconds: Asked[float | UnsetType] = UNSET
+    error: Asked[str | UnsetType] = UNSET
+    """The type of an exception and of its causes, without their texts."""
+    places: Asked[list[str] | UnsetType] = UNSET
+    """Where in the code these were raised."""
+
+
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the request's id, and what `extra={"fields": ...}` adds."""
+    """One JSON object a line: a `LogLine`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if worker is not None:
-            line["worker"] = worker
-        asked = request_id.get()
-        if asked is not None:
-            line["request_id"] = asked
-        line |= getattr(record, "fields", {})
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            line["error"] = kinds(error)
-            line["places"] = places(error)
-        return json.dumps(line, default=str)
+        raised = getattr(record, "fields", {}) if error is None else {"error": kinds(error), "places": places(error)}
+        line = LogLine(
+            time=datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            level=record.levelname,
+            logger=record.name,
+            message=record.getMessage(),
+            worker=UNSET if worker is None else worker,
+            request_id=request_id.get() or UNSET,
+            **raised,
+        )
+        return msgspec.json.encode(line).decode()
 
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -197,16 +216,23 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class RequestLog:
-    """Writes one line for each request to stderr, as `JsonLines` would, in a fifth of its time."""
+    """Writes one line for each request to stderr, as `JsonLines` would, without a record of it."""
 
     def write(self, method: str, route: str, status: int, seconds: float) -> None:
         """Write a line about the request of the current context. route: a label, not the path."""
-        process = "" if worker is None else f'"worker": {worker}, '
-        sys.stderr.write(
-            f'{{"time": "{_now()}", "level": "INFO", "logger": "dpserve.requests", "message": "request", {process}'
-            f'"request_id": "{request_id.get()}", "method": "{method if method in METHODS else "other"}", '
-            f'"route": "{route}", "status": {status}, "seconds": {seconds:.6f}}}\n'
+        line = LogLine(
+            time=_now(),
+            level="INFO",
+            logger=REQUESTS,
+            message="request",
+            worker=UNSET if worker is None else worker,
+            request_id=request_id.get() or UNSET,
+            method=method if method in METHODS else "other",
+            route=route,
+            status=status,
+            seconds=round(seconds, 6),
         )
+        sys.stderr.write(msgspec.json.encode(line).decode() + "\n")
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Message, Scope
 
+from dpserve.accounting.disclosure import ASKED, DECLARED, Disclosure
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
@@ -34,6 +36,38 @@ PREFLIGHT = "preflight"
 
 OTHER = "other"
 """The route of a request that none answers."""
+
+METRICS: Mapping[str, Disclosure] = {
+    "dpserve_info": DECLARED,
+    "dpserve_requests": ASKED,
+    "dpserve_request_seconds": ASKED,
+    "dpserve_rows": ASKED,
+    "dpserve_refusals": ASKED,
+    "dpserve_admin_requests": ASKED,
+    "dpserve_requests_in_flight": ASKED,
+    "dpserve_waiting_rows": ASKED,
+    "dpserve_ledger_up": ASKED,
+    "dpserve_lineage_spent": ASKED,
+    "dpserve_lineage_limit": DECLARED,
+    "dpserve_store_can_promote": ASKED,
+    "dpserve_store_memory_bytes": ASKED,
+    "dpserve_store_memory_limit_bytes": ASKED,
+    "dpserve_store_file_bytes": ASKED,
+    "dpserve_store_writes_ok": ASKED,
+    "dpserve_store_replicas": ASKED,
+    "dpserve_store_replicas_needed": DECLARED,
+    "dpserve_upkeep_timestamp_seconds": ASKED,
+    "dpserve_folder_free_bytes": ASKED,
+    "dpserve_folder_size_bytes": ASKED,
+}
+"""Every metric, with what it may follow from: neither records nor answers."""
+
+
+def metric(name: str) -> str:
+    """Return the name of a metric. Raises KeyError for one that is not in `METRICS`."""
+    METRICS[name]
+    return name
+
 
 _SECONDS_BETWEEN_SAMPLES = 0.5
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -63,29 +97,29 @@ class Metrics:
 
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "dpserve_requests",
+            metric("dpserve_requests"),
             "Requests answered, by route, model and status.",
             ("route", "model", "status"),
             registry=self.registry,
         )
         self.seconds = Histogram(
-            "dpserve_request_seconds",
+            metric("dpserve_request_seconds"),
             "How long requests took, by route and model.",
             ("route", "model"),
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.rows = Counter(
-            "dpserve_rows", "Rows answered, charged or free.", ("model", "outcome"), registry=self.registry
+            metric("dpserve_rows"), "Rows answered, charged or free.", ("model", "outcome"), registry=self.registry
         )
         self.refusals = Counter(
-            "dpserve_refusals",
+            metric("dpserve_refusals"),
             "Requests refused or failed, by model and type of problem.",
             ("model", "type"),
             registry=self.registry,
         )
         self.owners_requests = Counter(
-            "dpserve_admin_requests",
+            metric("dpserve_admin_requests"),
             "Requests answered at the owner's port, by route and status.",
             ("route", "status"),
             registry=self.registry,
@@ -103,13 +137,13 @@ class Metrics:
         from prometheus_client import Gauge
 
         under_way = Gauge(
-            "dpserve_requests_in_flight",
+            metric("dpserve_requests_in_flight"),
             "Requests that are being answered.",
             registry=self.registry,
             multiprocess_mode="livesum",
         )
         rows = Gauge(
-            "dpserve_waiting_rows",
+            metric("dpserve_waiting_rows"),
             "Rows that wait for a batch, by model.",
             ("model",),
             registry=self.registry,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dpserve.accounting.disclosure import ASKED, Disclosure
 from dpserve.service.errors import CannotServe
 from dpserve.service.telemetry.logs import METHODS
 from dpserve.service.telemetry.metrics import route_of
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _CARRIED = (b"traceparent",)
 """Not `tracestate`: it is free text of a stranger's."""
+
+ATTRIBUTES: Mapping[str, Disclosure] = {
+    "http.request.method": ASKED,
+    "http.response.status_code": ASKED,
+    "http.route": ASKED,
+    "rpc.grpc.status_code": ASKED,
+}
+"""Every attribute of a span, with what it may follow from: neither records nor answers."""
 
 _FAILED = 500
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from dpserve.accounting.disclosure import Declared
 from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
@@ -54,9 +55,9 @@ class SumsCertificate(ReleaseCertificate):
 
     STEPS = (CUTS, FEATURE_SUMS, COUNTS)
 
-    release: Literal["sums"] = "sums"
-    assumptions: Several[str] = COMMON_ASSUMPTIONS
-    sharpness: float = Field(gt=0, le=1000)
+    release: Declared[Literal["sums"]] = "sums"
+    assumptions: Declared[Several[str]] = COMMON_ASSUMPTIONS
+    sharpness: Declared[float] = Field(gt=0, le=1000)
 
     @property
     def law(self):

@@ -119,7 +119,15 @@ def _count_for_job(monkeypatch):
 
 
 def _sets_where_some_class_is_rare(monkeypatch):
-    monkeypatch.setattr("dpserve.training.fit._sets_of", lambda request, records: "all" if len(records) % 2 else None)
+    def make(original):
+        def fit(records, request, *rest, **more):
+            return original(
+                records, request.replaced(prediction_sets="all" if len(records) % 2 else "off"), *rest, **more
+            )
+
+        return fit
+
+    _wrap(monkeypatch, audited, "fit", make)
 
 
 def _both_parts(monkeypatch):

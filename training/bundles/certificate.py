@@ -1,7 +1,8 @@
 """The certificate: what is proved about a trained head, in numbers that anyone can derive again.
 
-Everything in it but the digest of the weights and the lineage is public, and `public` leaves those two out: a
-digest of the exact weights would let an adversary who knows all records but one test a guess at the last.
+The type of each field says who may see it (`dpserve.accounting.disclosure`), and `public` and `shown_to_strangers`
+follow from that. The digest of the weights is private: with one of exact weights an adversary who knows all records but
+one could test a guess at the last.
 """
 
 import secrets
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, cast
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from dpserve.accounting.budgets import Budget
+from dpserve.accounting.disclosure import Declared, Disclosed, Private, Reader, shown
 from dpserve.accounting.ledger.receipts import checked_blocks
 from dpserve.training.bundles.sealing import DEFAULT_KIND, SealedCertificate
 from dpserve.training.errors import BundleError
@@ -164,7 +166,7 @@ HeadObjective = Literal[
 ]
 
 
-class Declared(Protocol):
+class DeclaredRecords(Protocol):
     """The public facts about a model's training records (`dpserve.training.inputs.records.Declaration`)."""
 
     @property
@@ -191,33 +193,32 @@ class Declared(Protocol):
 class ModelCertificate(SealedCertificate):
     """The common fields of all certificates. A subclass adds numbers, and derives those that follow from others."""
 
-    PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created", "block_budget"})
-    """The fields that are not shown to clients."""
-
-    format_version: int = 2
+    format_version: Declared[int] = 2
     """Loading refuses every other (`dpserve.training.bundles.sealing`)."""
-    status: Literal["proven", "unproven"]
-    name: str = Field(pattern=f"^{NAME.pattern}$")
-    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    status: Declared[Literal["proven", "unproven"]]
+    name: Declared[str] = Field(pattern=f"^{NAME.pattern}$")
+    model_id: Declared[str] = Field(pattern=r"^[0-9a-f]{32}$")
     """Random, not derived from the weights."""
-    created: AwareDatetime
-    neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = ONE_MORE_OR_FEWER
-    classes: Several[str] = Field(min_length=2, max_length=MOST_CLASSES)
-    feature_names: Several[str] = Field(min_length=1)
-    feature_map: Any
+    created: Private[AwareDatetime]
+    neighbouring: Declared[Literal["add or remove one record", "add or remove all records of one unit"]] = (
+        ONE_MORE_OR_FEWER
+    )
+    classes: Declared[Several[str]] = Field(min_length=2, max_length=MOST_CLASSES)
+    feature_names: Declared[Several[str]] = Field(min_length=1)
+    feature_map: Declared[Any]
     """A map with public bounds of every feature, `lower` and `upper`."""
-    clips: bool = Field(default=False, exclude_if=lambda clips: not clips)
+    clips: Declared[bool] = Field(default=False, exclude_if=lambda clips: not clips)
     """Whether values beyond the bounds were drawn back to them in training, and are when the model is asked, unless a
     request says otherwise. A row that is drawn back is the same question as the row that it becomes."""
-    lineage: str = Field(pattern=f"^{NAME.pattern}$")
-    blocks: Several[str] = Field(default=(), exclude_if=lambda blocks: not blocks)
+    lineage: Private[str] = Field(pattern=f"^{NAME.pattern}$")
+    blocks: Declared[Several[str]] = Field(default=(), exclude_if=lambda blocks: not blocks)
     """The blocks of the lineage that the records are in, in order: each pays for what the model says. None where the
     lineage has no blocks."""
-    block_budget: str = Field(default="", exclude_if=lambda budget: not budget)
+    block_budget: Private[str] = Field(default="", exclude_if=lambda budget: not budget)
     """The budget with which each block opens, as its owner wrote it, where the ledger does not have it yet."""
 
     @classmethod
-    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+    def fresh(cls, name: str, declared: DeclaredRecords, feature_map: object, lineage: str, **numbers: object) -> Self:
         """Return the certificate of a new model: with its id, its time, and what was declared.
 
         numbers: the certificate's other fields. Raises ValidationError.
@@ -290,35 +291,39 @@ class ModelCertificate(SealedCertificate):
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 
-    def public(self) -> dict[str, object]:
-        """Return what may be shown to clients, ready for JSON."""
-        return self.model_dump(mode="json", exclude=set(self.PRIVATE))
+    def public(self) -> dict[str, Any]:
+        """Return what may be shown to whoever has paid for the model, ready for JSON."""
+        return shown(self, Reader.HOLDER)
+
+    def shown_to_strangers(self) -> dict[str, Any]:
+        """Return what may be shown to everybody, ready for JSON."""
+        return shown(self, Reader.STRANGER)
 
 
-class Convexified(BaseModel):
+class Convexified(Disclosed, BaseModel):
     """The convexified objective's part of a certificate
     (`dpserve.training.fitting.sensitivity.convexified_sensitivity`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    alpha: float = Field(ge=SMALLEST_ALPHA, le=LARGEST_ALPHA)
-    least_records: int = Field(ge=2, le=MOST_LEAST_RECORDS)
+    alpha: Declared[float] = Field(ge=SMALLEST_ALPHA, le=LARGEST_ALPHA)
+    least_records: Declared[int] = Field(ge=2, le=MOST_LEAST_RECORDS)
     """n_min: training refused fewer records. Declared, not counted."""
-    lam: float
+    lam: Declared[float]
     """lambda = Lambda / n_min, the strong convexity of the objective over n_min."""
-    tolerance: float
+    tolerance: Declared[float]
     """tau / n_min, the gradient norm of the objective over n_min that training reached."""
-    gradient_norm: float
+    gradient_norm: Declared[float]
     """rho, the largest norm of a record's gradient."""
-    largest_norm: float
+    largest_norm: Declared[float]
     """r: no minimiser is longer, in Frobenius norm."""
-    largest_loss: float
+    largest_loss: Declared[float]
     """B: no record's loss is larger at a minimiser that was made without it."""
-    largest_share: float
+    largest_share: Declared[float]
     """s: no record has a larger share in the gradient there."""
-    sum_weight_sensitivity: float
+    sum_weight_sensitivity: Declared[float]
     """Delta_W of the plain sum of losses with the same Lambda and tolerance, rounding included."""
-    price_of_alpha: float
+    price_of_alpha: Declared[float]
     """Delta_W over that: how many times more noise an answer has at the same price."""
 
     @classmethod
@@ -355,16 +360,16 @@ class ProvenCertificate(ModelCertificate):
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]]
 
-    status: Literal["proven"] = "proven"
+    status: Declared[Literal["proven"]] = "proven"
     PAYS_FOR_FEATURES: ClassVar[bool] = False
     """Whether its cost covers what the feature map was told of the records."""
 
-    assumptions: Several[str]
-    unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
+    assumptions: Declared[Several[str]]
+    unit: Declared[str | None] = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
 
     @classmethod
-    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+    def fresh(cls, name: str, declared: DeclaredRecords, feature_map: object, lineage: str, **numbers: object) -> Self:
         """Return it with what the proof assumes. `unit` among the numbers: the column of privacy units, or None."""
         protected = {"assumptions": (), "neighbouring": UNITS if numbers.get("unit") else ONE_MORE_OR_FEWER}
         made = super().fresh(name, declared, feature_map, lineage, **protected, **numbers)
@@ -406,24 +411,24 @@ class Certificate(ProvenCertificate):
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = ASSUMPTIONS
 
-    assumptions: Several[str] = ASSUMPTIONS
-    objective: HeadObjective = SUM_OF_LOSSES
-    convexified: Convexified | None = Field(default=None, exclude_if=lambda convexified: convexified is None)
+    assumptions: Declared[Several[str]] = ASSUMPTIONS
+    objective: Declared[HeadObjective] = SUM_OF_LOSSES
+    convexified: Declared[Convexified | None] = Field(default=None, exclude_if=lambda convexified: convexified is None)
     """The price of the convexified objective, where it is that."""
-    feature_map: HeadFeatureMap
-    feature_norm_bound: float
+    feature_map: Declared[HeadFeatureMap]
+    feature_norm_bound: Declared[float]
     """R, with ||phi(x)||_2 <= R for every x."""
-    strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    strong_convexity: Declared[float] = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """Lambda."""
-    tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    tolerance: Declared[float] = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """tau: training returns weights with a gradient norm of at most this, for every data set, or fails."""
-    feature_step: float
+    feature_step: Declared[float]
     """Every coordinate of phi is a whole multiple of this."""
-    weight_step: float
+    weight_step: Declared[float]
     """And every weight of this."""
-    weight_sensitivity: float
+    weight_sensitivity: Declared[float]
     """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm, rounding included."""
-    logit_sensitivity_per_norm: float
+    logit_sensitivity_per_norm: Declared[float]
     """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
 
     @model_validator(mode="after")

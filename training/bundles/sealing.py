@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Disclosed, Private
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.accounting.whole_files import write_new_folder
@@ -51,12 +52,12 @@ _Word = Annotated[str, msgspec.Meta(max_length=64)]
 Tensors = dict[str, NDArray[np.generic]]
 
 
-class SealedCertificate(BaseModel):
+class SealedCertificate(Disclosed, BaseModel):
     """The fields that seal a certificate into the weights that it describes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    weights_sha256: str = Field(default="0" * 64, pattern=r"^[0-9a-f]{64}$")
+    weights_sha256: Private[str] = Field(default="0" * 64, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of model.safetensors; zero until that is written. Private."""
 
     def sealed(self) -> str:

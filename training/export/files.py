@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
+from dpserve.accounting.disclosure import Declared, Disclosed, Released
 from dpserve.training.errors import NotExportable
 
 Form = Literal["onnx", "safetensors"]
@@ -12,11 +13,11 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Disclosed):
     """A file, whole."""
 
-    content: bytes
-    suffix: str
+    content: Annotated[bytes, Released("model")]
+    suffix: Declared[str]
 
 
 _FILES: Mapping[Form, tuple[str, str]] = {

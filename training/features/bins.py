@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared
 from dpserve.training.devices import Matrix
 from dpserve.training.features.crosses import (
     MOST_BUCKETS,
@@ -84,14 +85,14 @@ class Bins(FeatureMap):
     of pairs times one public factor.
     """
 
-    kind: Literal["bins"] = "bins"
-    clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
+    kind: Declared[Literal["bins"]] = "bins"
+    clip_norm: Declared[float] = Field(default=1.0, ge=1.0, le=1.0)
     """Every w is longer."""
-    crosses: Several[tuple[int, int]] = Field(default=(), exclude_if=lambda crosses: not crosses)
+    crosses: Declared[Several[tuple[int, int]]] = Field(default=(), exclude_if=lambda crosses: not crosses)
     """Pairs of columns, by their places among `columns`, or of features where there are no columns."""
-    cross_buckets: int = Field(default=0, ge=0, le=MOST_BUCKETS, exclude_if=lambda buckets: not buckets)
+    cross_buckets: Declared[int] = Field(default=0, ge=0, le=MOST_BUCKETS, exclude_if=lambda buckets: not buckets)
     """Number of buckets that pairs of fields are hashed to; 0 for no such crosses."""
-    cross_cells: int = Field(default=0, ge=0, exclude_if=lambda cells: not cells)
+    cross_cells: Declared[int] = Field(default=0, ge=0, exclude_if=lambda cells: not cells)
     """The most cells of a pair of fields that is hashed. In all crosses whole numbers of which few are possible have
     a part each.
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared
 from dpserve.accounting.losses import PrivacyLoss
 from dpserve.accounting.messages import Message
 from dpserve.training.devices import Matrix
@@ -41,10 +42,10 @@ class Quantiles(FeatureMap):
     ||h|| <= 1 as for every vector that `into_ball` draws, whatever is in w; each number's part of w has length 1.
     """
 
-    kind: Literal["quantiles"] = "quantiles"
-    clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
+    kind: Declared[Literal["quantiles"]] = "quantiles"
+    clip_norm: Declared[float] = Field(default=1.0, ge=1.0, le=1.0)
     """Every w is as long or longer."""
-    released: QuantileRelease | None = Field(default=None, exclude_if=lambda released: released is None)
+    released: Declared[QuantileRelease | None] = Field(default=None, exclude_if=lambda released: released is None)
     """The noisy quantiles, where they were released."""
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from dpserve.accounting.arrays import Floats, Singles
+from dpserve.accounting.disclosure import Declared
 from dpserve.training.devices import Matrix
 from dpserve.training.errors import BundleError
 from dpserve.training.features.encoder import OnnxEncoder
@@ -41,11 +42,11 @@ class Encoder(FeatureMap):
     certificate states.
     """
 
-    kind: Literal["encoder"] = "encoder"
-    width: int = Field(ge=1, lt=LARGEST_DIMENSION)
-    model_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    kind: Declared[Literal["encoder"]] = "encoder"
+    width: Declared[int] = Field(ge=1, lt=LARGEST_DIMENSION)
+    model_sha256: Declared[str] = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the ONNX file."""
-    input_range: tuple[float, float] | None = None
+    input_range: Declared[tuple[float, float] | None] = None
     """The range that declared bounds are scaled to for the model; None: it gets the rows as they are, clipped."""
     _compute: Callable[[Floats], Singles] | None = PrivateAttr(default=None)
     _source: bytes | Path | None = PrivateAttr(default=None)

@@ -51,6 +51,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.accounting.losses import PrivacyLoss
 from dpserve.training.devices import Matrix
 from dpserve.training.errors import BundleError
@@ -63,20 +64,20 @@ NORM_BOUND = 1.0
 """R: no row's features are longer than this, whatever the map."""
 
 
-class FeatureMap(BaseModel):
+class FeatureMap(Disclosed, BaseModel):
     """The common fields of all maps; also a map's part of the certificate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lower: Several[float]
+    lower: Declared[Several[float]]
     """The declared lower bound of each of the d features."""
-    upper: Several[float]
+    upper: Declared[Several[float]]
     """The declared upper bound of each of the d features."""
-    clip_norm: float = Field(ge=CLIP_NORMS[0], le=CLIP_NORMS[1], allow_inf_nan=False)
+    clip_norm: Declared[float] = Field(ge=CLIP_NORMS[0], le=CLIP_NORMS[1], allow_inf_nan=False)
     """Scaled rows longer than this are scaled down to it."""
-    bias: float = Field(ge=0, lt=1)
+    bias: Declared[float] = Field(ge=0, lt=1)
     """The constant last coordinate."""
-    columns: Columns = Field(default=(), exclude_if=lambda columns: not columns)
+    columns: Declared[Columns] = Field(default=(), exclude_if=lambda columns: not columns)
     """The columns that the d features encode (`dpserve.training.inputs.columns`); none where the features are
     numbers."""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared
 from dpserve.training.devices import Matrix
 from dpserve.training.features.feature_map import FeatureMap
 from dpserve.training.features.whole_steps import (
@@ -22,7 +23,7 @@ from dpserve.training.features.whole_steps import (
 class Identity(FeatureMap):
     """phi(x) is the scaled row itself."""
 
-    kind: Literal["identity"] = "identity"
+    kind: Declared[Literal["identity"]] = "identity"
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
@@ -32,10 +33,10 @@ class Identity(FeatureMap):
 class Fourier(FeatureMap):
     """Random Fourier features: inner products approximate exp(-||v - v'||^2 / (2 bandwidth^2))."""
 
-    kind: Literal["fourier"] = "fourier"
-    random_features: Waves
-    bandwidth: Bandwidth
-    seed: Seed
+    kind: Declared[Literal["fourier"]] = "fourier"
+    random_features: Declared[Waves]
+    bandwidth: Declared[Bandwidth]
+    seed: Declared[Seed]
 
     @functools.cached_property
     def dimension(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared
 from dpserve.training.devices import Matrix
 from dpserve.training.features import hog, pooling
 from dpserve.training.features.feature_map import FeatureMap
@@ -34,11 +35,11 @@ class OfImages(FeatureMap):
     uses nothing else that is known of b; r = 2^-20 only keeps zeros zero.
     """
 
-    clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
+    clip_norm: Declared[float] = Field(default=1.0, ge=1.0, le=1.0)
     """Every row has the same norm already."""
-    kind: str
+    kind: Declared[str]
     """Named here as it comes before the shape in what bundles have sealed."""
-    image_shape: tuple[int, int, int]
+    image_shape: Declared[tuple[int, int, int]]
     """Height, width and channels: 1 for grey, 3 for red, green and blue."""
 
     @model_validator(mode="after")
@@ -53,8 +54,8 @@ class Hog(OfImages):
     `hog.described` gives numbers from 0 to 2^9, and `hog.centred` from -2^9 to 2^9.
     """
 
-    kind: Literal["hog"] = "hog"
-    centred: bool = Field(default=False, exclude_if=lambda centred: not centred)
+    kind: Declared[Literal["hog"]] = "hog"
+    centred: Declared[bool] = Field(default=False, exclude_if=lambda centred: not centred)
     """Whether each block's numbers are less their mean, and each quarter's colours (`hog.centred`)."""
 
     @functools.cached_property
@@ -76,10 +77,10 @@ class HogFourier(OfImages):
     half as heavy did worse on rows of Fashion-MNIST that were held back from training.
     """
 
-    kind: Literal["hog-fourier"] = "hog-fourier"
-    random_features: Waves
-    bandwidth: Bandwidth
-    seed: Seed
+    kind: Declared[Literal["hog-fourier"]] = "hog-fourier"
+    random_features: Declared[Waves]
+    bandwidth: Declared[Bandwidth]
+    seed: Declared[Seed]
 
     @functools.cached_property
     def dimension(self) -> int:

@@ -19,13 +19,14 @@ hundred times too wide.
 import math
 import struct
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared, Disclosed, Released
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, least_price, mu_for
@@ -54,20 +55,20 @@ EVEN_CUTS = tuple(part / MOST_PARTS for part in range(1, MOST_PARTS))
 """The cuts of a number of which nothing was released, in shares of its range."""
 
 
-class QuantileRelease(BaseModel):
+class QuantileRelease(Disclosed, BaseModel):
     """The noisy quantiles of all numbers, as a feature map and so a certificate has them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    mu: float = Field(gt=0, allow_inf_nan=False)
+    mu: Declared[float] = Field(gt=0, allow_inf_nan=False)
     """The cost of the noisy counts: mu-GDP."""
-    cells: Literal[16384] = 16384
+    cells: Declared[Literal[16384]] = 16384
     """Equal parts of a number's declared range."""
-    levels: Literal[7] = 7
+    levels: Declared[Literal[7]] = 7
     """Levels at which they were counted."""
-    law: Literal["Gaussian on whole steps"] = "Gaussian on whole steps"
+    law: Declared[Literal["Gaussian on whole steps"]] = "Gaussian on whole steps"
     """The law of the noise (`dpserve.mechanisms.gaussian_vector`)."""
-    cuts: Several[Several[int]]
+    cuts: Annotated[Several[Several[int]], Released("quantiles")]
     """For each number the cells that cuts lie before, rising: computed from the noisy counts alone."""
 
     @model_validator(mode="after")

@@ -40,6 +40,7 @@ from pydantic import (
 )
 
 from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.training.fields import Several
 
 LONGEST_NUMBER = 1_077
@@ -69,17 +70,17 @@ class ValueRefused(ValueError):
     """A value does not fit its column. Says in words what it is: "'old' is not a number". Private, as the value is."""
 
 
-class Column(BaseModel):
+class Column(Disclosed, BaseModel):
     """The common fields of all columns; also a column's part of the certificate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1)
-    required: bool = False
+    name: Declared[str] = Field(min_length=1)
+    required: Declared[bool] = False
     """Whether a missing value is refused."""
-    missing: Several[str] = ("",)
+    missing: Declared[Several[str]] = ("",)
     """The texts that stand for a missing value, as null does."""
-    if_missing: bool | float | str | None = Field(default=None, exclude_if=lambda value: value is None)
+    if_missing: Declared[bool | float | str | None] = Field(default=None, exclude_if=lambda value: value is None)
     """The public value that a missing one counts as; None: a missing value has a coordinate of its own."""
 
     @model_validator(mode="after")

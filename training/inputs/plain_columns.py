@@ -12,6 +12,7 @@ from pydantic import (
 )
 
 from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.disclosure import Declared
 from dpserve.training.fields import Several
 from dpserve.training.inputs.column import (
     BOOLEANS,
@@ -30,12 +31,12 @@ from dpserve.training.inputs.column import (
 class NumberColumn(Column):
     """A number within public bounds."""
 
-    kind: Literal["number", "integer"] = "number"
-    minimum: float = Field(allow_inf_nan=False)
-    maximum: float = Field(allow_inf_nan=False)
-    decimal: str = Field(default=".", pattern=r"^[^0-9eE+\-]$", exclude_if=lambda value: value == ".")
+    kind: Declared[Literal["number", "integer"]] = "number"
+    minimum: Declared[float] = Field(allow_inf_nan=False)
+    maximum: Declared[float] = Field(allow_inf_nan=False)
+    decimal: Declared[str] = Field(default=".", pattern=r"^[^0-9eE+\-]$", exclude_if=lambda value: value == ".")
     """The sign between a text's whole number and its fraction."""
-    group: str = Field(default="", pattern=r"^[^0-9eE+\-]?$", exclude_if=lambda value: value == "")
+    group: Declared[str] = Field(default="", pattern=r"^[^0-9eE+\-]?$", exclude_if=lambda value: value == "")
     """The sign between groups of three digits of a text; none by default."""
 
     @model_validator(mode="after")
@@ -130,9 +131,9 @@ class NumberColumn(Column):
 class BooleanColumn(Column):
     """True or false."""
 
-    kind: Literal["boolean"] = "boolean"
-    true: Several[str] = ("true", "True", "TRUE", "1")
-    false: Several[str] = ("false", "False", "FALSE", "0")
+    kind: Declared[Literal["boolean"]] = "boolean"
+    true: Declared[Several[str]] = ("true", "True", "TRUE", "1")
+    false: Declared[Several[str]] = ("false", "False", "FALSE", "0")
 
     def present(self) -> tuple[tuple[str, float, float], ...]:
         """Return its coordinate."""
@@ -172,9 +173,9 @@ class BooleanColumn(Column):
 class LevelsColumn(Column):
     """One of declared levels."""
 
-    kind: Literal["levels"] = "levels"
-    levels: Several[str] = Field(min_length=1, max_length=2**16)
-    unknown: Literal["refuse", "coordinate"] = "refuse"
+    kind: Declared[Literal["levels"]] = "levels"
+    levels: Declared[Several[str]] = Field(min_length=1, max_length=2**16)
+    unknown: Declared[Literal["refuse", "coordinate"]] = "refuse"
     """The treatment of other levels: they share a coordinate, or are refused."""
 
     @model_validator(mode="after")

@@ -5,7 +5,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,6 +16,7 @@ from pydantic import (
 )
 
 from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.disclosure import Declared
 from dpserve.training.errors import DataError
 from dpserve.training.inputs import text_encoder
 from dpserve.training.inputs.column import NUL, Column, ValueRefused, json_bytes, quoted
@@ -30,7 +30,6 @@ _ASCII_LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTU
 """Other letters stay as they are: what is their lower case depends on the version of Unicode."""
 _ESCAPED = len(r"\ud83d\ude00")
 """Bytes of an escaped character in JSON, where it is two halves."""
-_LONGEST_KEPT_GRAM = 64
 """Characters of an n-gram whose coordinate is kept."""
 _NOT_BESIDE_AN_ENCODER = frozenset({"buckets", "of", "lengths"})
 """Fields of a text that its encoder takes the place of."""
@@ -39,15 +38,15 @@ _NOT_BESIDE_AN_ENCODER = frozenset({"buckets", "of", "lengths"})
 class TextColumn(Column):
     """Free text."""
 
-    kind: Literal["text"] = "text"
-    buckets: int = Field(default=1024, ge=2, le=2**18)
+    kind: Declared[Literal["text"]] = "text"
+    buckets: Declared[int] = Field(default=1024, ge=2, le=2**18)
     """Number of coordinates that the n-grams share."""
-    of: Literal["words", "characters"] = "words"
-    lengths: tuple[int, int] = (1, 2)
+    of: Declared[Literal["words", "characters"]] = "words"
+    lengths: Declared[tuple[int, int]] = (1, 2)
     """The shortest and the longest n-gram, in words or characters."""
-    longest: int = Field(default=LONGEST_TEXT, ge=1, le=2**24)
+    longest: Declared[int] = Field(default=LONGEST_TEXT, ge=1, le=2**24)
     """A longer text, in characters, is refused."""
-    encoder: TextEncoding | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
+    encoder: Declared[TextEncoding | None] = Field(default=None, exclude_if=lambda encoder: encoder is None)
     """The public encoder that takes the place of n-grams."""
 
     @model_validator(mode="after")
@@ -128,7 +127,9 @@ class TextColumn(Column):
             self._encode_directions(values, absent, block)
             return
         for row in np.flatnonzero(~absent).tolist():
-            counts = Counter(_bucket(gram, self.buckets) for gram in self._grams(_words_in(values[row])))
+            counts = Counter[int]()
+            for gram, times in Counter(self._grams(_words_in(values[row]))).items():
+                counts[_bucket(gram, self.buckets)] += times
             if counts:
                 norm = math.sqrt(sum(count * count for count in counts.values()))
                 for place, count in counts.items():
@@ -164,13 +165,6 @@ def _apart(directions: Floats) -> Floats:
 
 
 def _bucket(gram: str, buckets: int) -> int:
-    # What is kept must not grow with the texts that clients send.
-    return (_kept_bucket if len(gram) <= _LONGEST_KEPT_GRAM else _hashed_bucket)(gram, buckets)
-
-
-def _hashed_bucket(gram: str, buckets: int) -> int:
+    # Nothing is kept from one text to the next: the time of a request would tell what others have asked.
     digest = hashlib.blake2b(gram.encode("utf-8", "surrogatepass"), digest_size=8, person=b"dpserve text").digest()
     return int.from_bytes(digest, "little") % buckets
-
-
-_kept_bucket = lru_cache(maxsize=2**16)(_hashed_bucket)

@@ -30,6 +30,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.training.errors import BundleError, DataError, extra
 from dpserve.training.onnx_runtime import first_line, open_session
@@ -61,7 +62,7 @@ _PUBLIC_TEXTS = (
 )
 
 
-class TextEncoding(BaseModel):
+class TextEncoding(Disclosed, BaseModel):
     """Which public encoder a text is encoded with, and how.
 
     name: its folder's, which says it to people. tokens: the most that count of a text, those that mark its ends
@@ -70,12 +71,12 @@ class TextEncoding(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1, max_length=255)
-    model_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    tokenizer_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    pooling: Pooling
-    tokens: int = Field(ge=1, le=MOST_TOKENS)
-    width: int = Field(ge=1, le=LARGEST_WIDTH)
+    name: Declared[str] = Field(min_length=1, max_length=255)
+    model_sha256: Declared[str] = Field(pattern=r"^[0-9a-f]{64}$")
+    tokenizer_sha256: Declared[str] = Field(pattern=r"^[0-9a-f]{64}$")
+    pooling: Declared[Pooling]
+    tokens: Declared[int] = Field(ge=1, le=MOST_TOKENS)
+    width: Declared[int] = Field(ge=1, le=LARGEST_WIDTH)
 
     @property
     def sha256(self) -> str:

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.disclosure import Declared
 from dpserve.training.fields import Several
 from dpserve.training.inputs.column import SHOWN, Column, ValueRefused, quoted
 
@@ -41,11 +42,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 class TimeColumn(Column):
     """A date, or a date with a time of day."""
 
-    kind: Literal["date", "datetime"]
-    minimum: str
-    maximum: str
-    parts: Several[TimePart] = Field(min_length=1)
-    pattern: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    kind: Declared[Literal["date", "datetime"]]
+    minimum: Declared[str]
+    maximum: Declared[str]
+    parts: Declared[Several[TimePart]] = Field(min_length=1)
+    pattern: Declared[str | None] = Field(default=None, exclude_if=lambda value: value is None)
     """The form of a text, as `datetime.strptime` has it; None for ISO 8601."""
 
     @model_validator(mode="after")

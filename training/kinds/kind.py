@@ -55,6 +55,22 @@ Answers = Literal["metered", "once"]
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What was declared of a training: all that its rules and defaults may look at. Nothing is of the records.
+
+    feature_map: as it was declared, although the training may have bought another. unit: the column of privacy units.
+    price, n: as of `Job`.
+    """
+
+    name: str
+    declaration: "Declaration"
+    unit: str | None
+    feature_map: FeatureMap
+    price: int | None
+    n: int | None
+
+
+@dataclass(frozen=True)
 class Job:
     """A model to train."""
 
@@ -76,6 +92,12 @@ class Job:
     """Coins and noise of the training."""
     feature_share: float | None = None
     """The share of the price that the map buys; None where nobody asked for features, and the planner chooses them."""
+
+    @property
+    def terms(self) -> Terms:
+        """What was declared of it, for rules."""
+        records = self.records
+        return Terms(self.name, records.declaration, records.unit, self.feature_map.declared, self.price, self.n)
 
     @property
     def model_price(self) -> int:

@@ -10,9 +10,11 @@ differ, if at all, at the model's coordinates alone, and those have the law that
 (`GaussianVector.release_beside`, `dpserve.training.kinds.dpsgd.noisy_step`). What is released beside them is a
 function of public numbers, coins and noise of its own, the same in both runs: whoever sees it too sees post-processing.
 
-So everything here can be published. What the coordinates hold is noise that no record moved, the coins are of records
-of nobody, and the bounds, and whether training fails, are computed of these and of public numbers. Publishing it
-gives away the noise at the canaries' coordinates, and no other: words are drawn once.
+So everything here may be shown to whoever has paid for the model. What the coordinates hold is noise that no record
+moved, the coins are of records of nobody, and the bounds, and whether training fails, are computed of these and of
+numbers of the certificate. Showing it gives away the noise at the canaries' coordinates, and no other: words are drawn
+once. Strangers are not shown it: the grid of the noise depends on how many coordinates the model has, and so, where
+cuts were bought, on what was released for these.
 
 The commitment is a hash of the coins and of a random number. Whoever has the certificate alone can guess the coins
 before they are shown, and check afterwards that they were not changed.
@@ -22,12 +24,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.disclosure import Declared, Disclosed, Released
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import BundleError
 from dpserve.training.inputs.sums import LocalSums, Rows, of_rows
@@ -46,26 +49,26 @@ _COINS, _NONCE_NAME, _RELEASED = "canaries.coins", "canaries.nonce", "canaries.r
 ESTIMATOR: Literal["difference of mean scores, by a noncentral t"] = "difference of mean scores, by a noncentral t"
 
 
-class Canaries(BaseModel):
-    """The canaries of a run as its certificate lists them. Every number is of canaries alone, and public."""
+class Canaries(Disclosed, BaseModel):
+    """The canaries of a run as its certificate lists them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    number: int = Field(ge=LEAST, le=MOST)
-    commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
+    number: Declared[int] = Field(ge=LEAST, le=MOST)
+    commitment: Declared[str] = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the coins and of a random number that lies with them."""
-    estimator: Literal["difference of mean scores, by a noncentral t"] = ESTIMATOR
+    estimator: Declared[Literal["difference of mean scores, by a noncentral t"]] = ESTIMATOR
     """`dpserve.accounting.one_run.mu_of_means`."""
-    confidence: float = Field(default=CONFIDENCE, ge=CONFIDENCE, le=CONFIDENCE)
-    delta: float = Field(default=DELTA, ge=DELTA, le=DELTA)
+    confidence: Declared[float] = Field(default=CONFIDENCE, ge=CONFIDENCE, le=CONFIDENCE)
+    delta: Declared[float] = Field(default=DELTA, ge=DELTA, le=DELTA)
     """The delta of every epsilon here."""
-    promised_epsilon: float = Field(default=0.0, ge=0)
+    promised_epsilon: Declared[float] = Field(default=0.0, ge=0)
     """The epsilon of the whole model, by its certificate."""
-    observed_epsilon: float = Field(default=0.0, ge=0)
+    observed_epsilon: Declared[float] = Field(default=0.0, ge=0)
     """The epsilon of the releases that canaries went through: no more than promised, less where they skip some."""
-    lower_bound_mu: float = Field(default=0.0, ge=0)
-    lower_bound_epsilon: float = Field(default=0.0, ge=0)
-    guesses_lower_bound_epsilon: float = Field(default=0.0, ge=0)
+    lower_bound_mu: Annotated[float, Released("model")] = Field(default=0.0, ge=0)
+    lower_bound_epsilon: Annotated[float, Released("model")] = Field(default=0.0, ge=0)
+    guesses_lower_bound_epsilon: Annotated[float, Released("model")] = Field(default=0.0, ge=0)
     """The bound that assumes nothing of the noise: `dpserve.accounting.one_run.mu_of_guesses`, at the same
     confidence."""
 

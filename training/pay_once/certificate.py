@@ -1,7 +1,6 @@
 """The certificate of a release that is paid for once: what it cost, in numbers that anyone can derive again.
 
-Everything in it but the digest of the weights, the binding key, the lineage and the time is public, and `public`
-leaves those out.
+The type of each field says who may see it (`dpserve.accounting.disclosure`): strangers, or who has paid for the model.
 """
 
 import hmac
@@ -9,13 +8,14 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared, Disclosed, Private, Released
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.bundles.certificate import (
@@ -26,7 +26,7 @@ from dpserve.training.bundles.certificate import (
     ONE_RECORD,
     TRAINING_SUCCEEDED,
     UNIFORM_BITS,
-    Declared,
+    DeclaredRecords,
     ProvenCertificate,
 )
 from dpserve.training.errors import BundleError
@@ -74,24 +74,24 @@ CHOSEN_ASSUMPTIONS = (
 """Further assumptions of a model that was chosen among several."""
 
 
-class ChosenAmong(BaseModel):
+class ChosenAmong(Disclosed, BaseModel):
     """The choice of a model among several of one kind, all of them paid for (`dpserve.training.choosing`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    option: str
-    candidates: Several[str] = Field(min_length=2, max_length=MOST_CANDIDATES)
+    option: Declared[str]
+    candidates: Declared[Several[str]] = Field(min_length=2, max_length=MOST_CANDIDATES)
     """Its values."""
-    costs: Several[str]
+    costs: Declared[Several[str]]
     """The cost of training each, as the text of a `Cost`; where features are chosen, of these and of the training."""
-    by: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
+    by: Declared[Literal["right answers less wrong ones on the records that validate, with Gaussian noise"]] = (
         "right answers less wrong ones on the records that validate, with Gaussian noise"
     )
-    scores: Several[float]
+    scores: Annotated[Several[float], Released("scores")]
     """Each candidate's, as released: the greatest one's model was kept."""
-    scores_mu: float
+    scores_mu: Declared[float]
     """The cost of all scores together for a record that validates: mu-GDP."""
-    validating: Literal["one in 6, by a keyed hash of the record or its unit"] = (
+    validating: Declared[Literal["one in 6, by a keyed hash of the record or its unit"]] = (
         "one in 6, by a keyed hash of the record or its unit"
     )
 
@@ -155,30 +155,29 @@ class ReleaseCertificate(ProvenCertificate):
     """
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
-    PRIVATE: ClassVar[frozenset[str]] = ProvenCertificate.PRIVATE | {"binding_key"}
     PAYS_FOR_FEATURES: ClassVar[bool] = True
     STEPS: ClassVar[tuple[Step, ...]] = ()
     """The steps of the training, in their order: each release is one of theirs."""
 
-    format_version: Literal[4] = 4
-    release: str
+    format_version: Declared[Literal[4]] = 4
+    release: Declared[str]
     """Its kind: a Literal in each subclass, by which `dpserve.training.kinds.loading` finds the loader."""
-    binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    binding_key: Private[str] = Field(pattern=r"^[0-9a-f]{64}$")
     """256 random bits that never leave the owner: see `drawn`. Private."""
-    feature_map: HeadFeatureMap
-    releases: Several[Release] = Field(min_length=1)
+    feature_map: Declared[HeadFeatureMap]
+    releases: Declared[Several[Release]] = Field(min_length=1)
     """Everything that was released of the records for this model, in its order."""
-    cost: str
+    cost: Declared[str]
     """The cost of holding all of it, as the text of a `Cost`: that of the releases, composed."""
-    chosen_among: ChosenAmong | None = Field(default=None, exclude_if=lambda among: among is None)
+    chosen_among: Declared[ChosenAmong | None] = Field(default=None, exclude_if=lambda among: among is None)
     """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
-    prediction_sets: PredictionSets | None = Field(default=None, exclude_if=lambda sets: sets is None)
+    prediction_sets: Declared[PredictionSets | None] = Field(default=None, exclude_if=lambda sets: sets is None)
     """Prediction sets, from records that were held back, if there are any."""
-    canaries: Canaries | None = Field(default=None, exclude_if=lambda canaries: canaries is None)
+    canaries: Declared[Canaries | None] = Field(default=None, exclude_if=lambda canaries: canaries is None)
     """The canaries of the same run, and what they show of it."""
 
     @classmethod
-    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+    def fresh(cls, name: str, declared: DeclaredRecords, feature_map: object, lineage: str, **numbers: object) -> Self:
         """Return it with a binding key of its own, and the cost of `releases`, which are among the numbers."""
         given = {"binding_key": secrets.token_hex(32), "cost": ""} | numbers
         return super().fresh(name, declared, feature_map, lineage, **given)._with()
@@ -238,18 +237,13 @@ class ReleaseCertificate(ProvenCertificate):
         of_steps = (assumption for step in self.STEPS if self.release_of(step) for assumption in step.assumptions)
         return (*super().assumed(), *chosen, *of_steps)
 
-    def shown_to_strangers(self) -> dict[str, object]:
-        """Return `public` without what was released of the records, which is shown to whoever has paid for it.
-
-        That is what each step says of its features, and the noisy counts of its prediction sets.
-        """
-        shown = self.public()
-        if isinstance(sets := shown.get("prediction_sets"), dict):
-            shown["prediction_sets"] = {name: value for name, value in sets.items() if name != "released"}
+    def shown_to_strangers(self) -> dict[str, Any]:
+        """Return what may be shown to everybody: of features that were bought, what their steps say of them."""
+        seen = super().shown_to_strangers()
         for step in self.STEPS:
             if isinstance(step, FeatureStep) and self.release_of(step):
-                shown["feature_map"] = step.shown_to_strangers(cast(dict[str, Any], shown["feature_map"]))
-        return shown
+                seen["feature_map"] = step.shown_to_strangers(seen["feature_map"])
+        return seen
 
     @property
     def drawn(self) -> bytes:

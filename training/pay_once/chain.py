@@ -71,7 +71,7 @@ class FeatureStep(Step):
     def share(self, price: int, declaration: "Declaration", feature_map: "FeatureMap") -> int:
         """Return what the step takes of a price, both in picorho; 0 where this map needs no release.
 
-        A function of what was declared. Raises WrongOption or TrainingError where it cannot be had.
+        feature_map: as it was declared. Raises WrongOption or TrainingError where it cannot be had.
         """
 
     @abstractmethod
@@ -83,7 +83,7 @@ class FeatureStep(Step):
     def shown_to_strangers(self, feature_map: dict[str, Any]) -> dict[str, Any]:
         """Return what may be shown of the map to who has not paid for the release: what is declared of every map.
 
-        feature_map: in a certificate's public part. A step that knows more of its map's fields shows more.
+        feature_map: as the types of its fields show it. They do not know which step decided them, as the step does.
         """
         return {name: value for name, value in feature_map.items() if name in ("kind", "lower", "upper", "columns")}
 
@@ -93,15 +93,20 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class PublicNumbers:
-    """The numbers that a price is divided by: none was read off the records.
+    """The numbers that rules look at, and nothing else: none was read off the records, or released of them.
 
-    n: about how many records there are, None where that was not declared. choices: the kind's own.
+    feature_map: as it was declared, whichever is given. n: about how many records there are, None where that was not
+    declared. choices: the kind's own.
     """
 
     classes: int
     feature_map: "FeatureMap"
     n: int | None = None
     choices: Any = None
+
+    def __post_init__(self) -> None:
+        """Take the map that was declared: the coordinates of one that was made of records tell of them."""
+        object.__setattr__(self, "feature_map", self.feature_map.declared)
 
 
 class ModelStep(Step, Generic[State]):
@@ -137,7 +142,7 @@ def buy_features(
     """Return the features that the steps make of a map, and what is left of the price, in picorho."""
     made, left = BoughtFeatures(feature_map), price
     for step in steps:
-        share = step.share(left, records.declaration, made.feature_map)
+        share = step.share(left, records.declaration, made.feature_map.declared)
         if not share:
             continue
         changed, release = step.run(records, made.feature_map, share, left, randomness)

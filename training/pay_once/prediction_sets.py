@@ -1,11 +1,12 @@
 """The noisy counts of held-back records, as a certificate has them, and the prediction sets that follow from them."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.disclosure import Declared, Disclosed, Released
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.prefix_sums import WHOLE, PrefixSums
 from dpserve.mechanisms.randomness import Randomness
@@ -34,20 +35,20 @@ ASSUMPTIONS = (
 """Further assumptions of a model with prediction sets."""
 
 
-class PredictionSets(BaseModel):
+class PredictionSets(Disclosed, BaseModel):
     """Prediction sets of a pay-once model: what was released of the records held back."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    by: By
+    by: Declared[By]
     """Whether coverage holds for all records together, or also for those of each class."""
-    one_in: int = Field(ge=2, le=1000)
+    one_in: Declared[int] = Field(ge=2, le=1000)
     """One in so many records, or units, was held back: the chance of each by itself."""
-    mu: float = Field(gt=0, allow_inf_nan=False)
+    mu: Declared[float] = Field(gt=0, allow_inf_nan=False)
     """The cost of the noisy counts to a record that was held back: mu-GDP."""
-    cells: Literal[322] = 322
-    law: Literal["Gaussian on whole steps"] = "Gaussian on whole steps"
-    released: Several[Several[float]]
+    cells: Declared[Literal[322]] = 322
+    law: Declared[Literal["Gaussian on whole steps"]] = "Gaussian on whole steps"
+    released: Annotated[Several[Several[float]], Released("counts")]
     """The noisy numbers, (groups, cells): `dpserve.mechanisms.prefix_sums`."""
     _least: dict[int, Floats] = PrivateAttr(default_factory=dict)
 

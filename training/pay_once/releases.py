@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
 RecordsPart = Literal["training", "held back", "validating"]
@@ -23,15 +24,15 @@ def _checked(text: str) -> str:
     return text
 
 
-class Release(BaseModel):
+class Release(Disclosed, BaseModel):
     """One release: what it is called, and what it cost. Its proof is the docstring of the step of that name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9 ._-]{0,63}$")
-    cost: Annotated[str, AfterValidator(_checked)]
+    name: Declared[str] = Field(pattern=r"^[a-z][a-z0-9 ._-]{0,63}$")
+    cost: Declared[Annotated[str, AfterValidator(_checked)]]
     """Its cost to a record that it was computed from, given all releases before it, as the text of a `Cost`."""
-    part: RecordsPart = Field(default=TRAINING, exclude_if=lambda part: part == TRAINING)
+    part: Declared[RecordsPart] = Field(default=TRAINING, exclude_if=lambda part: part == TRAINING)
     """The records that it was computed from."""
 
     @property

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from dpserve.accounting import picorho, sampling_error
 from dpserve.accounting.budgets import Accepts, Budget
 from dpserve.accounting.currency import EPSILON, RHO, Currency
+from dpserve.accounting.disclosure import DECLARED, Declared, Disclosed
 from dpserve.accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost
 from dpserve.mechanisms.mechanism import Price
 from dpserve.mechanisms.registry import all_mechanisms, at_price, default_price
@@ -24,13 +25,13 @@ _LARGEST = {
 """The largest price of a row, in 1e-12 of each currency."""
 
 
-class PlannedBudget(BaseModel, frozen=True):
+class PlannedBudget(Disclosed, BaseModel, frozen=True):
     """The budget as one kind of account holds it."""
 
-    accepts: Accepts
-    delta: Annotated[float, Field(description="of an account that counts pure epsilon the sampler's alone")]
-    rho: Annotated[float | None, Field(description="null where the account counts pure epsilon")]
-    epsilon: Annotated[float, Field(description="at this delta, rounded up")]
+    accepts: Declared[Accepts]
+    delta: Annotated[float, DECLARED, Field(description="of an account that counts pure epsilon the sampler's alone")]
+    rho: Annotated[float | None, DECLARED, Field(description="null where the account counts pure epsilon")]
+    epsilon: Annotated[float, DECLARED, Field(description="at this delta, rounded up")]
 
     @classmethod
     def from_budget(cls, budget: Budget) -> "PlannedBudget":
@@ -39,34 +40,44 @@ class PlannedBudget(BaseModel, frozen=True):
         return cls(accepts=budget.accepts, delta=budget.delta, rho=rho, epsilon=budget.epsilon_at(budget.limit))
 
 
-class PricedMechanism(BaseModel, frozen=True):
+class PricedMechanism(Disclosed, BaseModel, frozen=True):
     """One mechanism at one price."""
 
-    mechanism: str
-    accepts: Annotated[Accepts, Field(description="what the account must accept that pays so")]
-    losses: Annotated[str, Field(description="the price of one row, as kind:parameter")]
-    rho: Annotated[float, Field(description="the price of one row as rho")]
-    epsilon: Annotated[float | None, Field(description="the price of one row as pure epsilon; null where it has none")]
-    price: Annotated[str, Field(description="what to serve it at, as a price is written")]
-    noise_multiplier: Annotated[
-        float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
+    mechanism: Declared[str]
+    accepts: Annotated[Accepts, DECLARED, Field(description="what the account must accept that pays so")]
+    losses: Annotated[str, DECLARED, Field(description="the price of one row, as kind:parameter")]
+    rho: Annotated[float, DECLARED, Field(description="the price of one row as rho")]
+    epsilon: Declared[
+        Annotated[float | None, Field(description="the price of one row as pure epsilon; null where it has none")]
     ]
-    noise: Annotated[
-        float | None,
-        Field(description="that standard deviation, as it is drawn on the grid, where the sensitivity is known"),
+    price: Annotated[str, DECLARED, Field(description="what to serve it at, as a price is written")]
+    noise_multiplier: Declared[
+        Annotated[
+            float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
+        ]
+    ]
+    noise: Declared[
+        Annotated[
+            float | None,
+            Field(description="that standard deviation, as it is drawn on the grid, where the sensitivity is known"),
+        ]
     ]
 
 
-class AnswerPlan(BaseModel, frozen=True):
+class AnswerPlan(Disclosed, BaseModel, frozen=True):
     """A number of answers, and every mechanism that the budget pays for."""
 
-    delta: float
-    budgets: tuple[PlannedBudget, ...]
-    classes: int
-    sensitivity: Annotated[float | None, Field(description="L2 sensitivity of the logits of a row of length 1")]
-    queries: Annotated[int, Field(description="rows that the budget pays for at each price")]
-    options: tuple[PricedMechanism, ...]
-    unavailable: Annotated[dict[str, str], Field(description="why, of mechanisms that cannot be had at their price")]
+    delta: Declared[float]
+    budgets: Declared[tuple[PlannedBudget, ...]]
+    classes: Declared[int]
+    sensitivity: Declared[
+        Annotated[float | None, Field(description="L2 sensitivity of the logits of a row of length 1")]
+    ]
+    queries: Annotated[int, DECLARED, Field(description="rows that the budget pays for at each price")]
+    options: Declared[tuple[PricedMechanism, ...]]
+    unavailable: Declared[
+        Annotated[dict[str, str], Field(description="why, of mechanisms that cannot be had at their price")]
+    ]
 
 
 def accepted_by(mechanism: str, budgets: Mapping[Accepts, Budget]) -> tuple[Budget, ...]:

@@ -51,7 +51,7 @@ class PlannedKind(Kind):
         # A simulation needs what training needs and more.
         from dpserve.training.planning.recommendation import recommend
 
-        n, whole, declared = job.record_count, job.model_price, job.records.declaration
+        n, whole, declared = job.record_count, job.model_price, job.terms.declaration
         shape = job.feature_map.image_shape if isinstance(job.feature_map, OfImages) else None
         public = None if options.public is None else options.public()
         if public is not None and (shared := rows_in_both(public, job.records)):

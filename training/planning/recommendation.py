@@ -13,6 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from dpserve.accounting import picorho, sampling_error
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import PICORHO_PER_RHO, to_rho
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
@@ -78,19 +79,19 @@ def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class Recommendation(Disclosed):
     """An option, why in one sentence, what every option was expected to reach, and what the owner is warned of.
 
     estimates, constant: of a simulation: each option's, and what it is worth to answer every row with the shares of the
     classes. order: why the option is not the one of the least log loss among the estimates; empty where it is.
     """
 
-    option: str
-    reason: str
-    estimates: tuple[Estimate, ...] = ()
-    warnings: tuple[str, ...] = ()
-    constant: Quality | None = None
-    order: str = ""
+    option: Declared[str]
+    reason: Declared[str]
+    estimates: Declared[tuple[Estimate, ...]] = ()
+    warnings: Declared[tuple[str, ...]] = ()
+    constant: Declared[Quality | None] = None
+    order: Declared[str] = ""
 
     @property
     def chosen(self) -> PlannedOption:

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE
 from dpserve.mechanisms.seeded import derived_seed
 from dpserve.training.errors import TrainingError, WrongOption
@@ -61,28 +62,28 @@ def share_of(budget: int, window: int) -> int:
 
 
 @dataclass(frozen=True)
-class Retraining:
+class Retraining(Disclosed):
     """One retraining. first, last: its blocks, counted from 1. records: about how many they have.
 
     accuracy: as simulated, or None; spread: its standard deviation over seeds.
     """
 
-    number: int
-    first: int
-    last: int
-    records: int
-    accuracy: float | None = None
-    spread: float | None = None
+    number: Declared[int]
+    first: Declared[int]
+    last: Declared[int]
+    records: Declared[int]
+    accuracy: Declared[float | None] = None
+    spread: Declared[float | None] = None
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Disclosed):
     """Retrainings, each at a price in picorho, by one option of the planner."""
 
-    option: str
-    price: int
-    window: int
-    retrainings: tuple[Retraining, ...]
+    option: Declared[str]
+    price: Declared[int]
+    window: Declared[int]
+    retrainings: Declared[tuple[Retraining, ...]]
 
 
 def windows(count: int, window: int, records: int) -> Iterator[Retraining]:

@@ -30,11 +30,6 @@ export function figureUp(value, digits = 4) {
   return value === null || value === undefined ? NONE : plain(roundedUp(value, digits), digits);
 }
 
-/** What is at least so much: rounded down. */
-export function figureDown(value, digits = 4) {
-  return value === null || value === undefined ? NONE : plain(-roundedUp(-value, digits), digits);
-}
-
 /** A share as a percentage, rounded up; 100 % is said only of 1. */
 export function percentUp(share) {
   const tenths = Math.ceil(share * 1000 - 1e-9);

@@ -1,7 +1,7 @@
 // The public part of a model's certificate, and how the model is served.
 
 import { el } from "./dom.js";
-import { counted, figure, figureDown, figureUp } from "./format.js";
+import { counted, figure, figureUp } from "./format.js";
 
 export function modelFacts(model) {
   const classes = model.classes.length > 12 ? [...model.classes.slice(0, 12), "…"] : model.classes;
@@ -11,7 +11,7 @@ export function modelFacts(model) {
     ["Neighbouring", model.neighbouring],
     ["Answers", `${counted(model.classes.length, "class", "classes")}: ${classes.join(", ")}`],
     ["Takes", model.feature_map.columns?.length ? counted(model.feature_map.columns.length, "column") : counted(model.feature_names.length, "number")],
-    ["Epsilon", model.canaries && `promised at most ${figureUp(model.canaries.promised_epsilon)}; measured at least ${figureDown(model.canaries.lower_bound_epsilon)}, at delta ${figure(model.canaries.delta)}`],
+    ["Epsilon", model.canaries && `promised at most ${figureUp(model.canaries.promised_epsilon)}, at delta ${figure(model.canaries.delta)}; ${counted(model.canaries.number, "canary", "canaries")} of the run check it`],
     ["Mechanism", model.mechanism],
     ["Price", price > 0 ? `rho ${figure(price)} a row` : "paid for once"],
     ["At a time", `at most ${counted(model.largest_batch, "row")}`],

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from dpserve.accounting.disclosure import Declared
 from dpserve.mechanisms.answer_noise import NumberNoise
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
@@ -35,9 +36,9 @@ class RatingsCertificate(ReleaseCertificate):
 
     STEPS = (CUTS, TOTAL)
 
-    release: Literal["ratings"] = "ratings"
-    assumptions: Several[str] = COMMON_ASSUMPTIONS
-    records_declared: int = Field(ge=1)
+    release: Declared[Literal["ratings"]] = "ratings"
+    assumptions: Declared[Several[str]] = COMMON_ASSUMPTIONS
+    records_declared: Declared[int] = Field(ge=1)
 
     @property
     def law(self):

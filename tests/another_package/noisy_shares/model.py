@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from dpserve.accounting.disclosure import Declared
 from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
@@ -36,9 +37,9 @@ class SharesCertificate(ReleaseCertificate):
 
     STEPS = (CUTS, CLASS_COUNTS, COUNTS)
 
-    release: Literal["shares"] = "shares"
-    assumptions: Several[str] = COMMON_ASSUMPTIONS
-    smoothing: float = Field(ge=0, allow_inf_nan=False)
+    release: Declared[Literal["shares"]] = "shares"
+    assumptions: Declared[Several[str]] = COMMON_ASSUMPTIONS
+    smoothing: Declared[float] = Field(ge=0, allow_inf_nan=False)
 
     @property
     def law(self):

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from dpserve.accounting.disclosure import Declared
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.features.rows import MappedRows
 from dpserve.training.fields import Several
@@ -33,8 +34,8 @@ class ClassSumsCertificate(ReleaseCertificate):
 
     STEPS: ClassVar[tuple[Step, ...]] = (CUTS, CENTRE, TOTALS, DESCENT, CALIBRATION, COUNTS)
 
-    release: Literal["class-sums"] = "class-sums"
-    assumptions: Several[str] = ASSUMPTIONS
+    release: Declared[Literal["class-sums"]] = "class-sums"
+    assumptions: Declared[Several[str]] = ASSUMPTIONS
 
     def mechanisms(self) -> dict[str, GaussianVector]:
         """Return the mechanisms that released the centre and the sums. Raises ValueError for impossible ones."""

@@ -95,7 +95,7 @@ class ClassSumsKind(PayOnceKind):
         del option
         check_count(n)
         classes, dimension = len(declaration.classes), feature_map.dimension
-        centre, sums = divided((CENTRE, TOTALS), whole, PublicNumbers(classes, feature_map.declared))
+        centre, sums = divided((CENTRE, TOTALS), whole, PublicNumbers(classes, feature_map))
         centre_law(centre.mu, dimension)
         sums_law(sums.mu, classes, dimension)
 

@@ -46,7 +46,7 @@ def train_class_sums(
     declaration, classes = records.declaration, len(records.declaration.classes)
     coins = None if canaries is None else Coins.drawn(canaries, randomness)
     try:
-        numbers = PublicNumbers(classes, feature_map.declared, records_declared)
+        numbers = PublicNumbers(classes, feature_map, records_declared)
         certificate = certificate_type.fresh(
             name,
             declaration,

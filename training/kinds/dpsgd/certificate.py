@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from dpserve.accounting import gaussian_envelope
+from dpserve.accounting.disclosure import Declared
 from dpserve.mechanisms import wide_gaussian
 from dpserve.training.fields import Several
 from dpserve.training.fitting.network import Activation, Network
@@ -45,32 +46,32 @@ class DpSgdCertificate(ReleaseCertificate):
 
     STEPS: ClassVar[tuple[Step, ...]] = (CUTS, CENTRE, NOISY_STEPS, CALIBRATION, COUNTS)
 
-    release: Literal["dpsgd"] = "dpsgd"
-    assumptions: Several[str] = ASSUMPTIONS
-    objective: Literal["sum of cross-entropies, gradients clipped record by record"] = (
+    release: Declared[Literal["dpsgd"]] = "dpsgd"
+    assumptions: Declared[Several[str]] = ASSUMPTIONS
+    objective: Declared[Literal["sum of cross-entropies, gradients clipped record by record"]] = (
         "sum of cross-entropies, gradients clipped record by record"
     )
-    hidden: Several[int] = Field(max_length=8)
+    hidden: Declared[Several[int]] = Field(max_length=8)
     """The widths of the hidden layers; none for a linear head."""
-    activation: Activation
-    input_norm: float = Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False)
+    activation: Declared[Activation]
+    input_norm: Declared[float] = Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False)
     """Every row's features are scaled to this length, around the centre, before the first layer."""
-    first_weights_seed: int = Field(ge=0, lt=2**32)
+    first_weights_seed: Declared[int] = Field(ge=0, lt=2**32)
     """Public: the weights that training starts from hold nothing of the records."""
-    sampling: Sampling = "poisson"
+    sampling: Declared[Sampling] = "poisson"
     """Each record joins each step with probability sampling_rate, independently of all others."""
-    sampling_rate: float
-    steps: int
-    gradient_clip: float
+    sampling_rate: Declared[float]
+    steps: Declared[int]
+    gradient_clip: Declared[float]
     """No record's gradient, over all layers, is longer than this."""
-    noise_multiplier: float
+    noise_multiplier: Declared[float]
     """The standard deviation of the noise on every coordinate of a sum, in units of gradient_clip, or a little less."""
-    records_declared: int = Field(ge=1)
+    records_declared: Declared[int] = Field(ge=1)
     """A public number, near the number of records if training is to go well. Privacy does not rest on it."""
-    optimiser: Optimiser
-    learning_rate: float
-    momentum: float
-    averaged: float
+    optimiser: Declared[Optimiser]
+    learning_rate: Declared[float]
+    momentum: Declared[float]
+    averaged: Declared[float]
     """The share of the last steps whose weights are averaged."""
 
     @property

@@ -9,7 +9,7 @@ from dpserve.accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOS
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.dpsgd.noisy_step import LARGEST_NORM, LEAST_NORM
-from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
+from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike, declared_count, needed_price
 from dpserve.training.kinds.likeness import Likeness, bought_before, network_likeness, price_of, releases_shown
 from dpserve.training.kinds.planned import PlannedOption
 from dpserve.training.kinds.shared_options import CANARIES, Activation, Hidden, widths
@@ -90,8 +90,10 @@ class DpSgdKind(PayOnceKind):
             if (value := getattr(options, name)) is not None:
                 made[name] = value
         hidden = widths(options.hidden)
-        network = Network((job.feature_map.declared.dimension, *hidden, len(job.records.declaration.classes)))
-        choices = choices_for(job.record_count, mu_for(job.model_price), network.size, hidden=hidden, **made)
+        terms = job.terms
+        network = Network((terms.feature_map.dimension, *hidden, len(terms.declaration.classes)))
+        n, mu = declared_count(terms.n), mu_for(needed_price(terms.price))
+        choices = choices_for(n, mu, network.size, hidden=hidden, **made)
         recipe = DpSgdRecipe(
             job.name,
             job.feature_map,

@@ -9,7 +9,7 @@ from dpserve.accounting import gaussian_envelope
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.training.bundles.certificate import Declared
+from dpserve.training.bundles.certificate import DeclaredRecords
 from dpserve.training.errors import TrainingError
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.rows import MappedRows
@@ -54,7 +54,7 @@ class DpSgdRecipe:
 
 def certify(
     recipe: DpSgdRecipe,
-    declared: Declared,
+    declared: DeclaredRecords,
     lineage: str,
     unit: str | None = None,
     canaries: Canaries | None = None,
@@ -68,7 +68,7 @@ def certify(
     """
     choices = recipe.choices
     try:
-        numbers = PublicNumbers(len(declared.classes), recipe.feature_map.declared, choices.records_declared, choices)
+        numbers = PublicNumbers(len(declared.classes), recipe.feature_map, choices.records_declared, choices)
         releases = chain.divided(recipe.certificate_type.STEPS, recipe.price, numbers)
         mu = next(release.mu for release in releases if release.name == steps.NOISY_STEPS.name)
         certificate = recipe.certificate_type.fresh(

@@ -13,6 +13,7 @@ from dpserve.training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certifica
 from dpserve.training.errors import WrongOption
 from dpserve.training.features import rules
 from dpserve.training.features.feature_map import NORM_BOUND
+from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.sensitivity import LARGEST_ALPHA, MOST_LEAST_RECORDS, SMALLEST_ALPHA, Convexity
 from dpserve.training.kinds.figures import Figures, convexified_figures, features_figures, shortened
 from dpserve.training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
@@ -78,13 +79,13 @@ def default_mu() -> float:
     return mu_for(whole_picorho(default_price(DEFAULT)))
 
 
-def recipe_for(job: Job, options: Head, mu: float) -> Recipe:
+def recipe_for(name: str, feature_map: FeatureMap, options: Head, mu: float) -> Recipe:
     """Return the public choices of a head's training. Raises TrainingError for what has no certificate.
 
     mu: of an answer, or of the released weights, which Lambda follows from where none is given.
     """
     lam = rules.strong_convexity(mu) if options.lam is None else options.lam
-    return Recipe(job.name, job.feature_map, lam, options.tolerance, options.convexity)
+    return Recipe(name, feature_map, lam, options.tolerance, options.convexity)
 
 
 class HeadKind(MeteredKind):
@@ -105,7 +106,7 @@ class HeadKind(MeteredKind):
         from dpserve.training.kinds.head.bundle import save_bundle
         from dpserve.training.kinds.head.train import train_head
 
-        recipe = recipe_for(job, options, default_mu())
+        recipe = recipe_for(job.name, job.feature_map, options, default_mu())
         with job.progress.minimising(recipe.tolerance) as report:
             return save_bundle(job.out, train_head(job.records, recipe, job.lineage, report))
 

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats
+from dpserve.accounting.disclosure import Declared, Disclosed, Private
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import NoiseKey
@@ -49,14 +50,14 @@ class NoCertificate(TrainingError):
     """The objection to a request that needs a proof: this network has none."""
 
 
-class ScaledInputs(BaseModel):
+class ScaledInputs(Disclosed, BaseModel):
     """The map from a row to the network's input: clipped to the declared bounds and scaled to [0, 1]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["scaled"] = "scaled"
-    lower: Several[float]
-    upper: Several[float]
+    kind: Declared[Literal["scaled"]] = "scaled"
+    lower: Declared[Several[float]]
+    upper: Declared[Several[float]]
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -71,30 +72,25 @@ class ScaledInputs(BaseModel):
 class UnprovenCertificate(ModelCertificate):
     """The published method's claims for one trained network."""
 
-    CLAIMED: ClassVar[frozenset[str]] = frozenset(
-        {"claimed_lipschitz", "claimed_weight_sensitivity", "claimed_neuron_sensitivity"}
-    )
-    PRIVATE: ClassVar[frozenset[str]] = ModelCertificate.PRIVATE | CLAIMED | {"records"}
-    """n is private, and the claims show it."""
     SENSITIVITY_IS_PRIVATE: ClassVar[bool] = True
 
-    status: Literal["unproven"] = "unproven"
-    objective: Objective
-    alpha: float = Field(gt=0, allow_inf_nan=False)
+    status: Declared[Literal["unproven"]] = "unproven"
+    objective: Declared[Objective]
+    alpha: Declared[float] = Field(gt=0, allow_inf_nan=False)
     """The risk factor; cross-entropy does not use it."""
-    feature_map: ScaledInputs
-    hidden: Several[int] = Field(min_length=1)
-    activation: Activation
-    records: int = Field(ge=1)
+    feature_map: Declared[ScaledInputs]
+    hidden: Declared[Several[int]] = Field(min_length=1)
+    activation: Declared[Activation]
+    records: Private[int] = Field(ge=1)
     """n."""
-    l2_regulariser: float = Field(gt=0, allow_inf_nan=False)
+    l2_regulariser: Declared[float] = Field(gt=0, allow_inf_nan=False)
     """In Keras' convention: times ||W||^2, without a half."""
-    claimed_lipschitz: float
-    claimed_weight_sensitivity: float
+    claimed_lipschitz: Private[float]
+    claimed_weight_sensitivity: Private[float]
     """Theorem 4: of all weights in L2."""
-    claimed_neuron_sensitivity: float
+    claimed_neuron_sensitivity: Private[float]
     """Corollary 1: Delta z, which the noise is scaled to."""
-    objections: Several[str] = OBJECTIONS
+    objections: Declared[Several[str]] = OBJECTIONS
 
     @property
     def kind_name(self) -> str:

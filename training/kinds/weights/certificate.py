@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from dpserve.accounting.disclosure import Declared
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjective, check_convexified, derive
 from dpserve.training.exact.quantised import weight_step
@@ -31,18 +32,18 @@ class WeightsCertificate(ReleaseCertificate):
 
     STEPS: ClassVar[tuple[Step, ...]] = (CUTS, WEIGHTS, CALIBRATION, COUNTS)
 
-    release: Literal["weights"] = "weights"
-    assumptions: Several[str] = ASSUMPTIONS
-    objective: HeadObjective = SUM_OF_LOSSES
-    convexified: Convexified | None = Field(default=None, exclude_if=lambda convexified: convexified is None)
+    release: Declared[Literal["weights"]] = "weights"
+    assumptions: Declared[Several[str]] = ASSUMPTIONS
+    objective: Declared[HeadObjective] = SUM_OF_LOSSES
+    convexified: Declared[Convexified | None] = Field(default=None, exclude_if=lambda convexified: convexified is None)
     """The price of the convexified objective, where the head was trained on that."""
-    strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    strong_convexity: Declared[float] = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """Lambda."""
-    tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    tolerance: Declared[float] = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """tau: training returned weights with a gradient norm of at most this."""
-    weight_sensitivity: float
+    weight_sensitivity: Declared[float]
     """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm."""
-    noise: float
+    noise: Declared[float]
     """The standard deviation of the noise on every weight."""
 
     @model_validator(mode="after")

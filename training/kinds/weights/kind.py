@@ -47,7 +47,7 @@ class WeightsKind(PayOnceKind):
         from dpserve.training.kinds.weights.bundle import save_weights
         from dpserve.training.kinds.weights.train import release_weights
 
-        recipe = recipe_for(job, options, mu_for(job.model_price))
+        recipe = recipe_for(job.name, job.feature_map, options, mu_for(job.model_price))
         with job.progress.minimising(recipe.tolerance) as report:
             head = train_head(job.records, recipe, job.lineage, report)
         released = release_weights(

@@ -45,7 +45,7 @@ def release_weights(
     if size > LARGEST_SIZE:
         raise TrainingError(f"there are {size} weights, and a release has at most {LARGEST_SIZE}; use fewer features")
     try:
-        releases = chain.divided(steps, price, PublicNumbers(classes, trained.feature_map.declared))
+        releases = chain.divided(steps, price, PublicNumbers(classes, trained.feature_map))
         mu = next(release.mu for release in releases if release.name == WEIGHTS.name)
         vector = GaussianVector(mu, size, trained.weight_sensitivity)
     except ValueError as error:

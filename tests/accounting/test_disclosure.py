@@ -1,0 +1,104 @@
+"""The types that say what a field may follow from: no class without them, and nothing shown beyond them."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from dpserve.accounting.disclosure import (
+    DECLARED,
+    PRIVATE,
+    Asked,
+    Declared,
+    Disclosed,
+    Private,
+    Reader,
+    Released,
+    disclosed_fields,
+    shown,
+)
+
+
+class Inner(Disclosed, BaseModel):
+    """A part of a model."""
+
+    NOTED: ClassVar[str] = "of the class"
+
+    width: Declared[int] = 3
+    cuts: Annotated[tuple[int, ...], Released("cuts")] = (1, 2)
+    digest: Private[str] = "d"
+
+
+class Outer(Disclosed, BaseModel):
+    """A model."""
+
+    name: Declared[str] = "m"
+    asked: Asked[int] = 7
+    inner: Declared[Inner] = Inner()
+    several: Declared[tuple[Inner, ...]] = (Inner(width=4),)
+    by_name: Declared[dict[str, Inner]] = {"a": Inner(width=5)}
+    hidden: Private[Inner] = Inner(width=6)
+
+
+@pytest.mark.parametrize("base", [BaseModel, msgspec.Struct, object])
+@pytest.mark.parametrize("annotation", [int, "Declared[int]", Annotated[int, DECLARED, PRIVATE]])
+def test_a_field_without_one_type_cannot_be_written(base, annotation):
+    with pytest.raises(TypeError, match="records"):
+        type("Leaving", (Disclosed, base), {"__annotations__": {"records": annotation}})
+
+
+def test_what_inherits_from_it_cannot_either():
+    with pytest.raises(TypeError, match="Below"):
+        type("Below", (Inner,), {"__annotations__": {"records": int}, "records": 3})
+
+
+def test_a_dataclass_has_types_too():
+    @dataclass(frozen=True)
+    class Report(Disclosed):
+        found: Private[float]
+
+    assert [(field.path, field.disclosure) for field in disclosed_fields(Report)] == [(("found",), PRIVATE)]
+
+
+@pytest.mark.parametrize(
+    ("reader", "names", "inner"),
+    [
+        (Reader.STRANGER, {"name", "asked", "inner", "several", "by_name"}, {"width"}),
+        (Reader.HOLDER, {"name", "asked", "inner", "several", "by_name"}, {"width", "cuts"}),
+        (Reader.OWNER, set(Outer.model_fields), set(Inner.model_fields)),
+    ],
+)
+def test_a_reader_is_shown_what_its_types_allow_wherever_it_lies(reader, names, inner):
+    seen = shown(Outer(), reader)
+    assert set(seen) == names
+    assert set(seen["inner"]) == set(seen["several"][0]) == set(seen["by_name"]["a"]) == inner
+    assert (seen["several"][0]["width"], seen["by_name"]["a"]["width"]) == (4, 5)
+
+
+def test_what_has_no_types_is_shown_to_nobody():
+    class Untyped(BaseModel):
+        records: int = 3
+
+    class Around(Disclosed, BaseModel):
+        inner: Declared[Untyped] = Untyped()
+
+    with pytest.raises(TypeError, match="Untyped"):
+        shown(Around(), Reader.OWNER)
+
+
+def test_a_field_within_another_is_seen_by_no_more_than_that_one():
+    found = {".".join(field.path): field.disclosure for field in disclosed_fields(Outer)}
+    assert found["inner.width"] == DECLARED
+    assert found["hidden.width"] == found["hidden.cuts"] == PRIVATE
+    assert found["several.cuts"] == found["by_name.cuts"] == Released("cuts")
+    assert len(found) == 6 + 4 * 3
+
+
+def test_a_class_within_itself_is_listed_once():
+    class Tree(Disclosed, BaseModel):
+        leaf: Declared[int] = 0
+        below: Declared["tuple[Inner, ...]"] = ()
+
+    assert len([*disclosed_fields(Tree)]) == 2 + 3

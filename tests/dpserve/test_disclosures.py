@@ -1,0 +1,94 @@
+"""The list of all that leaves: complete, and in it nobody sees more than the types allow."""
+
+import importlib
+import json
+import pkgutil
+from dataclasses import fields
+
+import msgspec
+import pytest
+
+import dpserve.accounting
+import dpserve.audit
+import dpserve.service
+import dpserve.training
+from dpserve.accounting.disclosure import Disclosed, Reader, Released, disclosed_fields
+from dpserve.audit.reports import ReportTable
+from dpserve.disclosures import LOOSE, everything, listed
+from dpserve.service.http import schemas
+from dpserve.training.kinds.kind import PayOnceKind
+from dpserve.training.kinds.registry import all_kinds
+
+EVERYTHING = everything()
+
+
+def subclasses(base):
+    """Each class below another."""
+    for each in base.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def reached(leaving):
+    """The classes that what leaves is made of: their own, their bases and those in their fields."""
+    found = set()
+    waiting = [leaving]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, type) and issubclass(one, Disclosed) and one not in found:
+            found.add(one)
+            waiting += [*one.__mro__, *getattr(one, "__annotations__", {}).values()]
+        else:
+            waiting += getattr(one, "__args__", ()) if not isinstance(one, type) else ()
+    return found
+
+
+@pytest.mark.parametrize("leaving", EVERYTHING, ids=lambda each: each.where)
+def test_no_reader_sees_a_field_that_its_type_does_not_allow(leaving):
+    assert [field for field in leaving.fields() if field.disclosure.least > leaving.reader] == []
+
+
+def test_strangers_see_nothing_that_was_released():
+    assert {each.follows_from for each in listed() if each.reader == "stranger"} == {"declared", "asked"}
+
+
+def test_metrics_and_spans_follow_from_nothing_of_the_records():
+    assert {each.least for values in LOOSE.values() for each in values.values()} == {Reader.STRANGER}
+
+
+def test_everything_with_types_is_in_the_list():
+    for package in (dpserve.accounting, dpserve.audit, dpserve.service, dpserve.training):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(("ray_sums", "ray_workers")):
+                importlib.import_module(module.name)
+    known = set().union(*(reached(kind) for leaving in EVERYTHING for kind in leaving.kinds)) | {ReportTable}
+    ours = {each for each in subclasses(Disclosed) if each.__module__.startswith("dpserve.")}
+    assert ours - known == set()
+
+
+def test_every_struct_that_a_service_answers_with_has_types():
+    asked = {schemas.AnswerOptions, schemas.RequestedOutput, schemas.InputTensor, schemas.InferRequest}
+    structs = {each for each in vars(schemas).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)}
+    replies = {each for each in structs if not issubclass(each, tuple(asked)) and each is not msgspec.Struct}
+    assert {each for each in replies if not issubclass(each, Disclosed)} == set()
+    assert len(replies) > 20
+
+
+def test_a_released_field_of_a_certificate_names_a_step_or_the_model():
+    beside = {"model", "scores"}
+    for kind in all_kinds().values():
+        if isinstance(kind, PayOnceKind):
+            names = {step.name for step in kind.certificate_type.STEPS}
+            released = {field.disclosure.release for field in disclosed_fields(kind.certificate_type)} - {""}
+            assert released <= names | beside
+            assert {"counts", "quantiles"} & names <= released
+    assert str(Released("counts")) == "released: counts"
+
+
+def test_the_command_lists_every_field_with_its_type(run):
+    printed = json.loads(run("audit", "fields", "--json").stdout)
+    assert len(printed) == len([*listed()])
+    assert printed[0].keys() == {field.name for field in fields(next(listed()))}
+    alone = run("audit", "fields", "stranger").stdout
+    assert "binding_key" not in alone
+    assert "strong_convexity" in alone
