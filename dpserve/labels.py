@@ -72,10 +72,11 @@ def schema_with_label(schema: TableSchema, label: str, classes: Any, type_: Any)
 
 
 def own_values(levels: Iterable[str], type_: Any) -> list[Any]:
-    """Return what y has for each class: booleans, integers, numbers or texts, as its type says.
+    """Return what y has for each class: booleans, numbers or texts, as its type says; integers, if all are written so.
 
     levels: what each class is called in the table. type_: Arrow's of the labels; None for a file's text, whose values
-    are those that pandas would read: booleans or numbers, if all levels are.
+    are those that pandas would read: booleans or numbers, if all levels are. Whether a column of numbers is one of
+    integers is not asked: with one label missing it is one of floats.
     """
     levels = list(levels)
     numbers = [number_in(level) for level in levels]
@@ -91,10 +92,8 @@ def own_values(levels: Iterable[str], type_: Any) -> list[Any]:
         return [number == 1 for number in numbers]
     if not is_number or None in numbers or texts & set(_BOOLEANS):
         return levels
-    whole = type_ is None or pa.types.is_integer(type_)
-    if whole and all(number is not None and number.is_integer() for number in numbers):
-        return [int(number or 0) for number in numbers]
-    return list(numbers)
+    written_whole = all(level.strip().lstrip("+-").isdecimal() for level in levels)
+    return [int(number or 0) for number in numbers] if written_whole else list(numbers)
 
 
 def _is_boolean(type_: Any) -> bool:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.disclosure import Reader, shown
 from dpserve.accounting.ledger import NoBudget
 from dpserve.accounting.ledger.purchases import buy, picorho_charged
 from dpserve.accounting.picorho import to_rho
@@ -53,7 +54,7 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
     certificate = model.certificate
     if certificate.status == "unproven":
         if as_json:
-            typer.echo(certificate.model_dump_json(indent=2))
+            typer.echo(json.dumps(_by_reader(certificate), indent=2))
         else:
             print_certificate(stdout_console(), certificate)
             objections = (f"\n - {objection}" for objection in certificate.objections)
@@ -63,7 +64,7 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
     evaluated = _evaluation(bundle, certificate)
     if as_json:
         of_evaluation = {} if evaluated is None else {"evaluation": evaluated.model_dump() | evaluated.figures()}
-        typer.echo(json.dumps(certificate.model_dump(mode="json") | of_evaluation | {"verified": True}, indent=2))
+        typer.echo(json.dumps(_by_reader(certificate) | of_evaluation | {"verified": True}, indent=2))
         return
     print_certificate(stdout_console(), certificate)
     if evaluated is not None:
@@ -71,6 +72,16 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
     assumptions = (f"\n - {assumption}" for assumption in certificate.assumptions)
     stdout_console().print("It holds if:", *assumptions, highlight=False)
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
+
+
+def _by_reader(certificate: ModelCertificate) -> dict[str, object]:
+    """Return what holders of a model may see of its certificate, and under "private" the rest, but for the key in it.
+
+    That opens a receipt's model, and nobody needs to read it.
+    """
+    public, whole = certificate.public(), shown(certificate, Reader.OWNER)
+    secret = {"binding_key"}
+    return public | {"private": {name: whole[name] for name in sorted(whole.keys() - public.keys() - secret)}}
 
 
 def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | None:

@@ -69,7 +69,11 @@ def shares(what: str, clock: Callable[[], float] = time.monotonic) -> Iterator[C
         return
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=1.0)
-        yield lambda now, share: bar.update(task, description=f"{what}: {now}", completed=share)
+        yield lambda now, share: bar.update(task, description=_joined(what, now), completed=share)
+
+
+def _joined(what: str, now: str) -> str:
+    return f"{what}: {now}" if now else what
 
 
 def _in_lines(what: str, clock: Callable[[], float]) -> Callable[[str, float], None]:
@@ -79,7 +83,7 @@ def _in_lines(what: str, clock: Callable[[], float]) -> Callable[[str, float], N
         nonlocal last
         if (time_now := clock()) - last >= _SECONDS_BETWEEN_LINES:
             last = time_now
-            sys.stderr.write(f"{what}: {now}, {share:.0%}\n")
+            sys.stderr.write(f"{_joined(what, now)}, {share:.0%}\n")
             sys.stderr.flush()
 
     return say

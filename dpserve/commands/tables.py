@@ -52,8 +52,9 @@ class FileOptions(RowsForm):
 
     def read(self, source: Any, **declared: Any) -> Records:
         """Read rows; what is declared, and what is raised: as for `RowsForm.read`."""
+        # How many records there are is not said: a log of a training is more public than they are.
         with shares("reading") as show:
-            return super().read(source, progress=lambda records, share: show(f"{records:,} records", share), **declared)
+            return super().read(source, progress=lambda _, share: show("", share), **declared)
 
     def rows_like(
         self,

@@ -9,6 +9,7 @@ who names a folder can write a line of their own.
 import asyncio
 import copy
 import errno
+import json
 import logging
 import math
 import os
@@ -208,7 +209,7 @@ class JsonLines(logging.Formatter):
             request_id=request_id.get() or UNSET,
             **raised,
         )
-        return msgspec.json.encode(line).decode()
+        return json.dumps(msgspec.to_builtins(line))  # which escapes what ends a line elsewhere
 
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -71,7 +71,8 @@ def test_training_again_on_the_same_records_stays_in_the_lineage(run, bundle):
     (run.folder / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
     said = run(*run.train, "--data", "shuffled.csv", "--out", "again")
     first, second = (json.loads(run("inspect", name, "--json").stdout) for name in ("model", "again"))
-    assert first["lineage"] == second["lineage"] == "people"
+    assert first["private"]["lineage"] == second["private"]["lineage"] == "people"
+    assert "binding_key" not in first["private"]
     assert first["model_id"] != second["model_id"]
     assert "WARNING" not in said.stdout + said.stderr
 
@@ -269,7 +270,7 @@ def test_a_published_network_is_served_as_unproven_or_not_at_all(run):
     certificate = json.loads(run("inspect", "net", "--json").stdout)
     assert certificate["status"] == "unproven"
     shown = run("inspect", "net").stdout
-    claimed = claimed_sensitivities(Topology(2, (128,), 2), certificate["records"])
+    claimed = claimed_sensitivities(Topology(2, (128,), 2), certificate["private"]["records"])
     for figure in (claimed.lipschitz, claimed.weights_l2, claimed.weight, claimed.neuron, claimed.oaro):
         assert f"{figure:.6g}" in shown
     budget = ("--epsilon", 50, "--delta", 1e-5, "--port", 0)

@@ -132,7 +132,7 @@ def test_a_clients_budget_and_key_are_changed(run, bundle, spent):
 
 
 def test_a_declared_loss_is_charged(run, bundle, spent):
-    lineage = json.loads(run("inspect", bundle, "--json").stdout)["lineage"]
+    lineage = json.loads(run("inspect", bundle, "--json").stdout)["private"]["lineage"]
     asked = run("ledger", "reconcile", "--lineage", lineage, "--declare-lost", 5, "--yes").stdout
     assert "5 releases declared lost" in asked
     assert "0.007 of 1" in run("ledger", "status").stdout

@@ -1,6 +1,5 @@
 """Quotes and receipts over HTTP."""
 
-import numpy as np
 import pytest
 
 ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
@@ -24,15 +23,6 @@ def test_a_dry_run_spends_nothing_and_says_what_the_request_would_cost(service):
     )
     assert service.spent() == spent
     assert "predictions" not in first
-
-
-def test_a_dry_run_says_how_much_noise_the_answers_will_have(service, head):
-    http = service.http(service.add_client())
-    rows = np.array([ROW, [0.0] * 4])
-    quote = http.post("/predict?dry_run=true", json={"instances": rows.tolist()}).json()["quote"]
-    mechanism = service.predictor.mechanism
-    expected = mechanism.answer_noise(head.logit_sensitivity(head.features(rows)), 3).scale
-    assert quote["noise"] == {"law": "gaussian", "scale": expected.tolist(), "on": "logits", "no_interval": None}
 
 
 def test_a_dry_run_is_asked_for_in_one_way_and_validated_like_the_request(service):

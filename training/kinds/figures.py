@@ -47,7 +47,7 @@ def sets_figures(certificate: ReleaseCertificate) -> Figures:
         ),
         *(
             (
-                f"a class is in a set for {coverage / 1000:g}",
+                f"a class is in a set for {coverage / 1000:g}, released",
                 f"from a probability of {each.min():.4g} on"
                 if each.min() == each.max()
                 else f"from a probability of {each.min():.4g} to {each.max():.4g} on, by class",
@@ -101,10 +101,9 @@ def choice_figures(certificate: ProvenCertificate) -> Figures:
 
 def features_figures(certificate: ProvenCertificate) -> Figures:
     """Return what is public about the features."""
-    feature_map = certificate.feature_map
-    figures = [
-        ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates")
-    ]
+    feature_map, most = certificate.feature_map, certificate.feature_map.declared.dimension
+    up_to = "up to " if feature_map.losses else ""
+    figures = [("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {up_to}{most} coordinates")]
     if isinstance(feature_map, Encoder):
         figures.append(("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}..."))
     encodings = encodings_among(feature_map.columns).values()

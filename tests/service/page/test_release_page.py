@@ -56,7 +56,7 @@ def intervals(page):
 def test_a_model_is_paid_for_once_and_says_so_before(service, tab, key, client, model):
     page, price = tab.sign_in(service.url, key), rho(model)
     about = page.locator("#about")
-    expect(about).to_contain_text(model.certificate.canaries.summary.split(" with ")[0])
+    expect(about).to_contain_text(model.certificate.canaries.summary.split(";")[0])
     expect(page.locator("#left-note")).to_contain_text("the first answer pays for it")
     paste(page, lines(ROWS[:1]))
     expect(page.locator("#quote")).to_contain_text(f"costsrho {price:.4g}, once")

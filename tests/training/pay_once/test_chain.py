@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
+from dpserve.accounting.disclosure import Declared
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
 from dpserve.training.errors import BundleError, TrainingError, WrongOption
@@ -64,8 +65,8 @@ class ClippedCertificate(ClassSumsCertificate):
     """Class sums of rows that were drawn back."""
 
     STEPS = (CLIP, *ClassSumsCertificate.STEPS)
-    release: Literal["clipped-sums"] = "clipped-sums"
-    assumptions: Several[str] = ClassSumsCertificate.ASSUMPTIONS
+    release: Declared[Literal["clipped-sums"]] = "clipped-sums"
+    assumptions: Declared[Several[str]] = ClassSumsCertificate.ASSUMPTIONS
 
 
 class ClippedSums(ClassSums):
