@@ -43,7 +43,7 @@ charged. Every conversion of rho uses delta less the share reserved for the samp
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, Self, get_args
 
 import numpy as np
@@ -51,6 +51,7 @@ import numpy as np
 from dpserve.accounting import conversions, domains, identifiability, picorho, sampling_error, tradeoff
 from dpserve.accounting.currency import EPSILON, RHO, Currency
 from dpserve.accounting.losses import Cost
+from dpserve.accounting.remembered import remembered
 
 Accepts = Literal["gaussian", "any", "pure", "unproven", "unproven-pure"]
 """Which charges an account accepts, and so what it counts: epsilon where the name ends in `pure`, otherwise rho."""
@@ -372,12 +373,12 @@ def _units(amount: int) -> float:
     return nearest if is_enough else math.nextafter(nearest, math.inf)
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def _fits(amount: int, delta: float) -> bool:
     return sampling_error.fits(_units(amount), delta)
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def _epsilon(amount: int, accepts: Accepts, delta: float) -> float:
     if currency_of(accepts) is EPSILON:
         return _units(amount)
@@ -387,7 +388,7 @@ def _epsilon(amount: int, accepts: Accepts, delta: float) -> float:
     return conversions.zcdp_epsilon(rho, ideal)
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def _belief(amount: int, accepts: Accepts, delta: float) -> float:
     rho, ideal = _units(amount), sampling_error.ideal_delta(delta)
     if not rho:
@@ -402,7 +403,7 @@ def _belief(amount: int, accepts: Accepts, delta: float) -> float:
     return min(1.0, belief * (1 + 2.0**-50))
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def _advantage(amount: int, accepts: Accepts, delta: float) -> float:
     rho = _units(amount)
     if not rho:
@@ -420,7 +421,7 @@ _EPSILONS = 33
 """Number of points of the zCDP curve that bound the power of attacks."""
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def _powers(amount: int, accepts: Accepts, delta: float, rates: tuple[float, ...]) -> tuple[float, ...]:
     rho = _units(amount)
     if not rho:

@@ -6,7 +6,6 @@
 import logging
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ from dpserve.accounting.losses import (
     PureLoss,
     SubsampledGaussianLoss,
 )
+from dpserve.accounting.remembered import remembered
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -59,11 +59,12 @@ def renyi_divergence(loss: PrivacyLoss, orders: NDArray[np.float64]) -> NDArray[
         return np.minimum(orders * loss.epsilon**2 / 2, loss.epsilon) * _ROUND_UP
     if isinstance(loss, SubsampledGaussianLoss):
         unsampled = orders / (2 * loss.noise_multiplier**2)
-        return np.minimum(_sampled_divergence(loss, tuple(orders)), unsampled * _ROUND_UP)
+        sampled: NDArray[np.float64] = _sampled_divergence(loss, tuple(orders))
+        return np.minimum(sampled, unsampled * _ROUND_UP)
     raise TypeError(f"no Renyi divergence is known for a {loss.kind} loss")
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def _sampled_divergence(loss: SubsampledGaussianLoss, orders: tuple[float, ...]) -> NDArray[np.float64]:
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
@@ -134,7 +135,7 @@ def numerical_curve(losses: Composition, delta: float) -> NumericalCurve | str:
     return _numerical_curve(frozenset(losses.items()), delta)
 
 
-@lru_cache(maxsize=8)
+@remembered(8)
 def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -> NumericalCurve | str:
     composition = Composition(dict(sorted(losses, key=str)))
     allowance = _LEAST_FFT_DELTA + 16 * 2.0**-53 * sum(composition.values())

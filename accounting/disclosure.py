@@ -73,12 +73,33 @@ class Disclosed:
     __slots__ = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Raise TypeError for a field without a type of disclosure, or with two."""
+        """Raise TypeError for a field without a type of disclosure, with two, or with one that shows it to more.
+
+        Those that are inherited are looked at, too, and members that no field describes are refused.
+        """
         super().__init_subclass__(**options)
-        annotations: Mapping[str, Any] = inspect.get_annotations(cls)
-        for name, annotation in annotations.items():
-            is_field = not name.startswith("_") and get_origin(annotation) is not ClassVar
-            if is_field and len(_disclosures(annotation)) != 1:
+        if getattr(cls, "model_config", {}).get("extra") == "allow":
+            raise TypeError(f"{cls.__name__} takes members that no field describes")
+        narrowest: dict[str, Disclosure] = {}
+        for each in reversed(cls.__mro__):
+            for name, disclosure in _own(each):
+                if disclosure.least < narrowest.get(name, disclosure).least:
+                    raise TypeError(
+                        f"{cls.__name__}.{name} is {disclosure}, and {narrowest[name]} where it is inherited"
+                    )
+                narrowest[name] = disclosure
+
+
+def _own(cls: type) -> Iterator[tuple[str, Disclosure]]:
+    """Yield the fields that a class itself has. Raises TypeError for one without a type of disclosure, or with two."""
+    annotations: Mapping[str, Any] = inspect.get_annotations(cls)
+    for name, annotation in annotations.items():
+        if name.startswith("_") or get_origin(annotation) is ClassVar:
+            continue
+        match _disclosures(annotation):
+            case [disclosure]:
+                yield name, disclosure
+            case _:
                 raise TypeError(f"{cls.__name__}.{name} needs one type: Declared, Asked, Released or Private")
 
 
@@ -132,8 +153,8 @@ def shown(value: BaseModel, reader: Reader) -> dict[str, Any]:
 
 def _hidden(value: BaseModel, reader: Reader) -> dict[Any, Any]:
     """Return what pydantic leaves out for a reader: True for a field, or the same of what lies in it."""
-    if not isinstance(value, Disclosed):
-        raise TypeError(f"{type(value).__name__} says of no field what it follows from")
+    if not isinstance(value, Disclosed) or type(value).model_computed_fields:
+        raise TypeError(f"{type(value).__name__} does not say of each field what it follows from")
     hidden: dict[Any, Any] = {}
     for name, field in type(value).model_fields.items():
         (disclosure,) = (each for each in field.metadata if isinstance(each, Disclosure))
@@ -150,6 +171,8 @@ def _hidden_within(value: object, reader: Reader) -> dict[Any, Any] | bool:
         each = {place: _hidden_within(one, reader) for place, one in enumerate(value)}
     elif isinstance(value, Mapping):
         each = {place: _hidden_within(one, reader) for place, one in value.items()}
+    elif isinstance(value, Disclosed):
+        raise TypeError(f"{type(value).__name__} is no model, of which parts could be left out")
     else:
         return False
     return {place: inner for place, inner in each.items() if inner}

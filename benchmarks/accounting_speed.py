@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 
 from dpserve.accounting import explanation, report
-from dpserve.accounting.budgets import Budget, _belief, _epsilon
+from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ChargeRequest
 from dpserve.accounting.ledger.receipts import charge_terms
 from dpserve.accounting.losses import Cost
+from dpserve.accounting.remembered import forget_all
 from dpserve.mechanisms.registry import priced
 
 DELTA = 1e-6
@@ -57,23 +58,18 @@ def _request(cost: Cost) -> ChargeRequest:
 
 
 def _report(budget: Budget, price: Cost) -> report.AccountReport:
-    _forget()
+    forget_all()
     return report.account_report(report.AccountState.after_releases({price: 17}, budget), price=price)
 
 
 def _explain(release: str) -> explanation.Explanation:
-    _forget()
+    forget_all()
     return explanation.explain({explanation.parse_release(release): RELEASES}, DELTA)
 
 
 def _account(budget: Budget, cost: Cost) -> explanation.AccountExplanation:
-    _forget()
+    forget_all()
     return explanation.explain_account(report.AccountState.after_releases({cost: RELEASES}, budget), price=cost)
-
-
-def _forget() -> None:
-    _epsilon.cache_clear()
-    _belief.cache_clear()
 
 
 def _median(call: Callable[[], object], rounds: int, repeats: int) -> float:

@@ -37,6 +37,7 @@ from dpserve.accounting.ledger import (
     Receipt,
 )
 from dpserve.accounting.losses import Cost
+from dpserve.accounting.remembered import forget_all
 from dpserve.accounting.report import AccountState, RowPrice, row_price
 from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.mechanisms.randomness import frame_parts
@@ -541,7 +542,8 @@ def _explained(client: str, state: AccountState, **asked: Any) -> AccountExplana
     """Return what `explain_account` does. A kept explanation is answered sooner.
 
     So nothing that others ask or are told may decide whether it is kept: what is left of the lineage's budget counts
-    only where it is less than the client's own, and no client gets what was kept for another.
+    only where it is less than the client's own, and no client gets what was kept for another, nor a part of it.
     """
     del client
+    forget_all()
     return explain_account(state, **asked)

@@ -171,7 +171,10 @@ def draft(
     )
     with whole_file(out, text.encode()):
         pass
-    typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
+    typer.echo(
+        f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them. Check its "
+        "types and its encoding: they are those of the file, which one record can change."
+    )
     for field in missing:
         typer.echo(f" - {field}")
     of_label = "" if label == "label" else f" --label {label}"

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, computed_field
 
 from dpserve.accounting.disclosure import (
     DECLARED,
@@ -75,6 +75,42 @@ def test_a_reader_is_shown_what_its_types_allow_wherever_it_lies(reader, names, 
     assert set(seen) == names
     assert set(seen["inner"]) == set(seen["several"][0]) == set(seen["by_name"]["a"]) == inner
     assert (seen["several"][0]["width"], seen["by_name"]["a"]["width"]) == (4, 5)
+
+
+def test_an_inherited_field_is_not_shown_to_more():
+    with pytest.raises(TypeError, match="cuts"):
+        type("Below", (Inner,), {"__annotations__": {"cuts": Declared[tuple[int, ...]]}})
+    type("Below", (Inner,), {"__annotations__": {"cuts": Private[tuple[int, ...]]}})
+
+
+def test_neither_fields_of_another_base_nor_members_without_a_field_go_by():
+    class Plain(BaseModel):
+        records: int = 3
+
+    with pytest.raises(TypeError, match="records"):
+        type("Both", (Plain, Disclosed), {})
+    with pytest.raises(TypeError, match="no field"):
+        type("Open", (Disclosed, BaseModel), {"model_config": {"extra": "allow"}})
+
+
+def test_what_follows_from_a_field_without_a_type_of_its_own_is_shown_to_nobody():
+    class Computed(Disclosed, BaseModel):
+        records: Private[int] = 7
+
+        @computed_field
+        def squared(self) -> int:
+            return self.records**2
+
+    @dataclass(frozen=True)
+    class Report(Disclosed):
+        found: Private[float]
+
+    class Around(Disclosed, BaseModel):
+        inner: Declared[Report]
+
+    for value in (Computed(), Around(inner=Report(0.5))):
+        with pytest.raises(TypeError):
+            shown(value, Reader.STRANGER)
 
 
 def test_what_has_no_types_is_shown_to_nobody():

@@ -8,6 +8,7 @@ import socket
 import numpy as np
 import pytest
 
+from dpserve.accounting import compositions
 from dpserve.accounting.explanation import explain_account
 from dpserve.accounting.ledger import key_digest
 from dpserve.accounting.losses import Cost, GaussianLoss
@@ -108,6 +109,26 @@ def test_an_explanation_that_is_kept_tells_nothing_of_what_others_ask(start, hea
     bob.post("/predict", json={"instances": [ROW]})
     assert ann.get("/budget").json() == first
     assert len(computed) == 2  # and kept whatever others spend
+
+
+def test_an_explanation_takes_nothing_that_was_computed_for_another_client(start, head, monkeypatch):
+    computed = []
+    compute = compositions.privacy_loss_distribution
+
+    def counted(*arguments):
+        computed.append(arguments)
+        return compute(*arguments)
+
+    monkeypatch.setattr(compositions, "privacy_loss_distribution", counted)
+    service = start(head, Laplace(0.1), accepts="any")
+    clients = [service.http(service.add_client(name, accepts="any")) for name in ("ann", "bob")]
+    counts = []
+    for http in clients:
+        http.post("/predict", json={"instances": [ROW]})
+        http.get("/budget")
+        counts.append(len(computed))
+    assert counts == [counts[0], 2 * counts[0]]
+    assert counts[0] > 0
 
 
 def test_the_same_row_again_is_the_same_answer_for_nothing(service):
@@ -409,7 +430,6 @@ def test_an_answer_says_how_noisy_it_is_and_states_intervals_where_they_are_aske
     noise, predictions = answer["noise"], np.array(answer["predictions"])
     assert (noise["law"], noise["on"], noise["coverage"]) == ("gaussian", "logits", 0.95)
     assert noise["no_interval"] is None
-    assert noise["scale"] == http.post("/predict?dry_run=true", json=asked).json()["quote"]["noise"]["scale"]
     lower, upper = np.array(noise["lower"]), np.array(noise["upper"])
     assert lower.shape == upper.shape == (2, 3)
     assert (lower <= predictions).all()
@@ -443,5 +463,3 @@ def test_noise_of_an_unknown_law_says_so_in_words(start, head):
     noise = http.post("/predict?intervals=true", json={"instances": [ROW]}).json()["noise"]
     assert (noise["law"], noise["lower"], noise.get("undecided")) == (None, None, None)
     assert "the answer does not say which" in noise["no_interval"]
-    quoted = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["noise"]
-    assert (quoted["law"], quoted["no_interval"]) == (None, noise["no_interval"])
