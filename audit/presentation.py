@@ -402,21 +402,36 @@ def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: F
     return Picture.with_axes(labels, draw, (5.2, 5.0))
 
 
+_SHOWS_IN = {
+    "sequence": "the sequence of releases, at",
+    "movement": "the movement of",
+    "parts": "two parts of the records, at",
+    "strangers": "what strangers are shown, at",
+    "holders": "what holders get, at",
+}
+
+
 def replay_report(replayed: Replayed, tried: int, unit: str | None) -> Report:
-    """Return the report of an audit by replay. tried: how many records, or units of a column, were left out."""
+    """Return the report of an audit by replay. tried: how many records, or units, it was with and without."""
     whose = "records" if unit is None else f"units of {unit!r}"
     said = f"{tried} {whose} show in releases alone, and move none too far"
     if replayed.broken:
         first = replayed.broken[0]
         far = "" if first.moved is None else f": it moved by {first.moved:.6g}, and may by {first.most:.6g}"
-        said = f"one of the {whose} shows in the {first.what}, at {first.where}{far}"
+        said = f"one of the {whose} shows in {_SHOWS_IN[first.what]} {first.where}{far}"
     moved = [(release, by, most) for release, (by, most) in replayed.moved.items()]
+    broken = [(_SHOWS_IN[each.what], each.where, each.moved, each.most, each.record) for each in replayed.broken]
+    tables = [ReportTable.from_rows("what moved", ("what", "moved by at most", "may move by"), moved)]
+    if broken:
+        columns = ("shows in", "where", "moved by", "may move by", "with and without")
+        tables.append(ReportTable.from_rows("what is broken", columns, broken))
     return Report(
         title=f"Audit of a training by replay, with and without each of {tried} {whose}",
         finding=said,
         convicted=bool(replayed.broken),
         content={"tried": tried, "unit": unit, "broken": [asdict(each) for each in replayed.broken], "moved": moved},
-        tables=(ReportTable.from_rows("releases", ("release", "moved by at most", "may move by"), moved),),
+        tables=tuple(tables),
+        warnings=tuple(f"training refused the records with or without {each}" for each in replayed.refused),
         notes=("how far a release moved, and how many records were left out, are exact figures of them: keep them",),
     )
 

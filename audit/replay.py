@@ -9,31 +9,42 @@ record has the coins that it had, and all else is computed from D'. Then
   from one part of the records moved, where records were kept apart;
 - everything else that leaves the training has the same bytes: what strangers are shown, and what holders get.
 
+What strangers are shown follows from what was declared, and from coins and noise, alone: so it is the same, too, after
+a training on a tenth of the records, where each release gives something else.
+
+Exact numbers that stay with the owner, as a head's weights, may move by what their certificate says, which is the same
+with the record and without it: it is what the noise of answers follows from.
+
 Why this convicts. All three hold for every D, D' and every outcome of the releases where the proof holds: its only ways
 to the records are the releases. One pair that breaks one of them refutes the proof, with certainty, without a thousand
 trainings. It cannot see the law of the noise, which the audits of mechanisms and of the sampler measure, nor time, nor
 what a pair that was not tried would show. (Re:cord-play, arXiv 2602.17454.)
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain, count, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpserve.accounting.arrays import Floats, Words
+from dpserve.accounting.arrays import Floats, Integers, Words
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.mechanisms.tapes import Law, Tape
 from dpserve.training.bundles.sealing import load_sealed
+from dpserve.training.errors import TrainingError
 from dpserve.training.fit import Request, fit
-from dpserve.training.inputs.records import Records, Units
+from dpserve.training.inputs.records import Digests, Records, Units
+from dpserve.training.kinds.kind import Bounded
 from dpserve.training.kinds.loading import load_model
+from dpserve.training.kinds.registry import kind_of
 
 _ROUNDING = 1e-9
 """The share by which a movement that is computed here may lie above the exact one."""
@@ -53,21 +64,27 @@ class Broken:
     """One thing that a training must keep and does not.
 
     what: "sequence" of the releases, "movement" of one, "parts" of which one alone may move, "strangers" or "holders"
-    who would see it. where: the release, or the field. moved, most: of a movement.
+    who would see it. where: the release, or the field. moved, most: of a movement. record: that there is in one of
+    the neighbours alone.
     """
 
     what: Literal["sequence", "movement", "parts", "strangers", "holders"]
     where: str
     moved: float | None = None
     most: float | None = None
+    record: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of an audit. broken: each thing once. moved: how far each release moved at most, and may."""
+    """The result of an audit. broken: each thing once. moved: how far each release moved at most, and may.
+
+    refused: the records with which, or without which, training refused the others, so that nothing was compared.
+    """
 
     broken: tuple[Broken, ...]
     moved: Mapping[str, tuple[float, float]]
+    refused: tuple[str, ...] = ()
 
 
 @dataclass
@@ -148,12 +165,16 @@ class Playing(Tape):
         earlier = 0.0 if law.whole else self._squares.get(law, 0.0)
         self._squares[law] = earlier + float(np.square(values - before.values).sum())
         moved = math.sqrt(self._squares[law])
-        self.moved[str(law)] = max(moved, self.moved.get(str(law), (0.0, 0.0))[0]), law.sensitivity
-        if moved > law.sensitivity * (1 + _ROUNDING):
-            self.broken.append(Broken("movement", str(law), moved, law.sensitivity))
+        self.note(str(law), moved, law.sensitivity)
         if moved and self._earlier_part_moved:
             self.broken.append(Broken("parts", str(law), moved, 0.0))
         return before.released.copy()
+
+    def note(self, where: str, moved: float, most: float) -> None:
+        """Note how far something moved, and may."""
+        self.moved[where] = max(moved, self.moved.get(where, (0.0, 0.0))[0]), most
+        if moved > most * (1 + _ROUNDING):
+            self.broken.append(Broken("movement", where, moved, most))
 
     def _lose(self, where: str) -> NoReturn:
         self.broken.append(Broken("sequence", where))
@@ -167,15 +188,11 @@ class Playing(Tape):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A training's outcome. strangers, holders: what they are shown of it. weights: of a model that is private.
-
-    sensitivity: how far these may move; None where everything is shown to holders.
-    """
+    """A training's outcome. strangers, holders: what they are shown of it. bounded: exact numbers that nobody is."""
 
     strangers: Mapping[str, Any]
     holders: Mapping[str, Any]
-    weights: Floats | None = None
-    sensitivity: float | None = None
+    bounded: Sequence[Bounded] = ()
 
 
 _DRAWN_BY_THE_SYSTEM = frozenset({"model_id", "binding_key", "noise_key", "weights_sha256"})
@@ -199,32 +216,144 @@ def trained_by(request: Request, folder: Path) -> Train:
 def outcome(model: Any, bundle: Path) -> Outcome:
     """Return the outcome of the training that made a model. bundle: which it was read from."""
     certificate = model.certificate
-    if not hasattr(certificate, "releases"):
-        return Outcome(certificate.public(), {}, model.weights, certificate.weight_sensitivity)
+    strangers, holders, kind = certificate.shown_to_strangers(), certificate.public(), kind_of(model)
+    if kind.answers == "metered":
+        return Outcome(strangers, holders, kind.bounded(model))
     _, tensors = load_sealed(bundle, type(certificate))
-    return Outcome(certificate.shown_to_strangers(), {**certificate.public(), "tensors": tensors})
+    return Outcome(strangers, {**holders, "tensors": tensors})
 
 
-def units_to_try(records: Records, trials: int, seed: int = 0) -> list[int]:
-    """Return the units to leave out: those with the longest row and the most records, those alone in a class, others.
+@dataclass(frozen=True, eq=False)
+class NeighbouringRecords:
+    """Two neighbouring data sets. record: the record, or unit, that one alone has. more: with it, the last."""
 
-    Each once, as many as there are or as `trials`.
+    record: str
+    more: Records
+
+    @property
+    def fewer(self) -> Records:
+        """The other data set."""
+        of = _units_of(self.more)
+        return _read_alone(self.more, np.flatnonzero(of < of.max()))
+
+
+def neighbours_to_try(records: Records, trials: int, seed: int = 0) -> list[NeighbouringRecords]:
+    """Return neighbours that differ as much as any, as many as `trials`: by a record removed and by one added in turn.
+
+    Removed are first those with the longest row and the most records, and those alone in a class or a block, then
+    others, each once. Added are those of `_added`.
     """
-    of = np.arange(len(records)) if records.units is None else records.units.of
-    lengths = np.square(records.X / np.maximum(np.abs(records.X).max(axis=0), 1e-300)).sum(axis=1)
-    classes = np.bincount(records.y, minlength=len(records.declaration.classes))
-    first = [of[lengths.argmax()], np.bincount(of).argmax(), *of[classes[records.y] == 1]]
+    what = "record" if records.units is None else "unit"
+    removed = (NeighbouringRecords(f"{what} {unit}", with_last(records, unit)) for unit in _removed(records, seed))
+    in_turn = chain.from_iterable(zip_longest(removed, _added(records)))
+    return [pair for pair, _ in zip(filter(None, in_turn), range(trials), strict=False)]
+
+
+def _removed(records: Records, seed: int) -> Iterator[int]:
+    """Yield each unit once, those first that move most."""
+    of = _units_of(records)
+    places = records.block_places
+    groups = [records.y, *([] if places is None else [places])]
+    alone = chain.from_iterable(_alone(group, of) for group in groups)
     others = np.random.default_rng(seed).permutation(int(of.max()) + 1)
-    return list(dict.fromkeys([*map(int, first), *others.tolist()]))[:trials]
+    first = [of[_longest(records)], np.bincount(of).argmax(), *alone]
+    yield from dict.fromkeys(map(int, [*first, *others]))
+
+
+def _alone(groups: Integers, of: Integers) -> Iterator[int]:
+    """Yield the units that alone have records in a group."""
+    for group in np.unique(groups):
+        units = np.unique(of[groups == group])
+        if len(units) == 1:
+            yield int(units[0])
+
+
+_RECORDS_OF_A_UNIT = 20
+"""So many equal records has a unit that is added: they exceed a sensitivity without units."""
+
+
+def _added(records: Records) -> Iterator[NeighbouringRecords]:
+    """Yield the neighbours with a made record more, or a made unit of many equal ones: as far out as bounds allow, in
+    the class and the block with the fewest, or equal to another.
+    """
+    declaration, place = records.declaration, _longest(records)
+    lower, upper = np.array(declaration.lower), np.array(declaration.upper)
+    counts = np.bincount(records.y, minlength=len(declaration.classes))
+    rare, common = int(counts.argmin()), int(counts.argmax())
+    own, other = int(records.y[place]), int((records.y[place] + 1) % len(counts))
+    in_turn = np.where(np.arange(len(lower)) % 2, lower, upper)
+    yield _with_more(records, "at all upper bounds, in the rarest class", upper, rare)
+    yield _with_more(records, "that is there already", records.X[place], own, place)
+    yield _with_more(records, "at all lower bounds", lower, common)
+    yield _with_more(records, "that is there already, of another class", records.X[place], other, place)
+    yield _with_more(records, "at upper and lower bounds in turn", in_turn, common)
+
+
+def _with_more(records: Records, how: str, row: Floats, label: int, twin: int | None = None) -> NeighbouringRecords:
+    """Return the records and those with one more, or a unit of several. twin: the record whose row it has."""
+    many = 1 if records.units is None else _RECORDS_OF_A_UNIT
+    made = np.frombuffer(hashlib.blake2b(f"{how}, {label}".encode(), digest_size=16).digest(), np.uint8)
+    octets = np.tile(made, (many, 1))
+    places = units = None
+    if records.block_places is not None:
+        fewest = np.bincount(records.block_places, minlength=len(records.declaration.blocks)).argmin()
+        places = np.append(records.block_places, [fewest if twin is None else records.block_places[twin]] * many)
+    if records.units is not None:
+        names = None if records.units.names is None else np.vstack([records.units.names, made])
+        of = np.append(records.units.of, [records.units.of.max() + 1] * many)
+        units = Units(records.units.column, of, names)
+    more = replace(
+        records,
+        X=np.vstack([records.X, np.tile(row, (many, 1))]),
+        y=np.append(records.y, [label] * many),
+        source=_source_with(records.source, octets, twin),
+        units=units,
+        files=None,
+        ids=None if records.ids is None else np.vstack([records.ids, octets]),
+        block_places=places,
+    )
+    return NeighbouringRecords(f"a {'record' if units is None else f'unit of {many} records'} {how}", more)
+
+
+def _source_with(source: Sequence[bytes], octets: NDArray[np.uint8], twin: int | None) -> Sequence[bytes]:
+    """Return the source with more rows, new ones or as the twin's is."""
+    if isinstance(source, Digests):
+        new = octets if twin is None else np.tile(source.octets[twin], (len(octets), 1))
+        return Digests(np.vstack([source.octets, new]))
+    return (*source, *(row.tobytes() if twin is None else source[twin] for row in octets))
+
+
+def _read_alone(records: Records, places: Integers) -> Records:
+    """Return some of the records as they would have been read without the others: with their own sources and keys."""
+    source = records.source
+    if isinstance(source, Digests):
+        source = Digests(source.octets[places])
+    elif len(source) == len(records):
+        source = tuple(source[place] for place in places)
+    return replace(records.taken(places), source=source, ids=None if records.ids is None else records.ids[places])
+
+
+def _units_of(records: Records) -> Integers:
+    """Return the unit of each record (n,)."""
+    return np.arange(len(records)) if records.units is None else records.units.of
+
+
+def _longest(records: Records) -> int:
+    """Return the place of the longest row."""
+    longest = np.square(records.X / np.maximum(np.abs(records.X).max(axis=0), 1e-300)).sum(axis=1).argmax()
+    return int(longest)
 
 
 def audit_training(
     train: Train, records: Records, trials: int, seed: int = 0, progress: Callable[[int], None] = lambda _: None
 ) -> Replayed:
-    """Return what a training breaks with and without some of its records, or units. progress: hears of each."""
-    each = []
-    for unit in units_to_try(records, trials, seed):
-        each.append(replay(train, records, unit, seed + unit))
+    """Return what a training breaks with and without some records, or units, and what of its releases strangers see.
+
+    progress: hears of each neighbour.
+    """
+    each = [shown_unpaid(train, records, seed)]
+    for place, pair in enumerate(neighbours_to_try(records, trials, seed)):
+        each.append(replay(train, pair, seed + place))
         progress(1)
     return together(each)
 
@@ -234,24 +363,40 @@ def together(each: Sequence[Replayed]) -> Replayed:
     moved: dict[str, tuple[float, float]] = {}
     for release, (by, most) in chain.from_iterable(one.moved.items() for one in each):
         moved[release] = max(by, moved.get(release, (0.0, most))[0]), most
-    return Replayed(tuple(dict.fromkeys(chain.from_iterable(one.broken for one in each))), moved)
+    broken = dict.fromkeys(chain.from_iterable(one.broken for one in each))
+    return Replayed(tuple(broken), moved, tuple(chain.from_iterable(one.refused for one in each)))
 
 
-def replay(train: Train, records: Records, unit: int, seed: int = 0) -> Replayed:
-    """Return what a training breaks with and without one record, or unit, both ways round. unit: its index."""
-    full = with_last(records, unit)
-    of = np.arange(len(full)) if full.units is None else full.units.of
-    less = full.taken(of < of.max())
+def shown_unpaid(train: Train, records: Records, seed: int = 0) -> Replayed:
+    """Return what strangers are shown that is other after a training on a tenth of the records, by the same noise."""
+    of = _units_of(records)
+    few = _read_alone(records, np.flatnonzero(of <= of.max() // 10))
+    try:
+        before, after = (train(each, Recording(seed)) for each in (records, few))
+    except TrainingError:
+        return Replayed((), {}, ("all but a tenth",))
+    unlike = _unlike(before.strangers, after.strangers)
+    return Replayed(tuple(Broken("strangers", where, record="all but a tenth") for where in unlike), {})
+
+
+def replay(train: Train, pair: NeighbouringRecords, seed: int = 0) -> Replayed:
+    """Return what a training breaks with and without one record, or unit, both ways round."""
     each = []
-    for recorded, played in ((full, less), (less, full)):
+    for recorded, played in ((pair.more, pair.fewer), (pair.fewer, pair.more)):
         recording = Recording(seed)
-        before = train(recorded, recording)
         playing = Playing(recording)
-        with suppress(Lost):  # which has noted it
-            after = train(played, playing)
-            playing.end()
-            playing.broken += differences(before, after)
-        each.append(Replayed(tuple(playing.broken), playing.moved))
+        try:
+            before = train(recorded, recording)
+            with suppress(Lost):  # which has noted it
+                after = train(played, playing)
+                playing.end()
+                playing.broken += differences(before, after)
+                for what, by, most in _moved(before, after):
+                    playing.note(what, by, most)
+        except TrainingError:
+            return Replayed((), {}, (pair.record,))
+        broken = (replace(one, record=pair.record) for one in playing.broken)
+        each.append(Replayed(tuple(broken), playing.moved))
     return together(each)
 
 
@@ -259,10 +404,19 @@ def differences(before: Outcome, after: Outcome) -> Iterator[Broken]:
     """Yield the places where two outcomes differ that must not."""
     yield from (Broken("strangers", where) for where in _unlike(before.strangers, after.strangers))
     yield from (Broken("holders", where) for where in _unlike(before.holders, after.holders))
-    if before.weights is not None and after.weights is not None and before.sensitivity is not None:
-        moved = float(np.linalg.norm(before.weights - after.weights))
-        if moved > before.sensitivity * (1 + _ROUNDING):
-            yield Broken("movement", "weights", moved, before.sensitivity)
+
+
+def _moved(before: Outcome, after: Outcome) -> Iterator[tuple[str, float, float]]:
+    """Yield what moved beside releases, how far, and how far it may: of rows the one that moved most of what it may.
+
+    A bound is a number of the certificate, and moves by nothing.
+    """
+    for one, other in zip(before.bounded, after.bounded, strict=True):
+        moved = np.atleast_1d(np.linalg.norm(one.values - other.values, one.order, axis=-1))
+        most = np.broadcast_to(np.maximum(one.most, other.most), moved.shape)
+        worst = int((moved / most).argmax())
+        yield one.name, float(moved[worst]), float(most[worst])
+        yield f"the bound of {one.name}", float(np.abs(one.most - other.most).max()), 0.0
 
 
 def _unlike(before: object, after: object, where: str = "") -> Iterator[str]:
@@ -281,10 +435,10 @@ def _bytes_of(value: object) -> bytes:
 def with_last(records: Records, unit: int) -> Records:
     """Return the records with one unit last, so that coins of the others stay theirs without it."""
     if records.units is None:
-        return records.taken(np.r_[np.delete(np.arange(len(records)), unit), unit])
+        return _read_alone(records, np.r_[np.delete(np.arange(len(records)), unit), unit])
     last = int(records.units.of.max())
     codes = np.arange(last + 1)
     codes[[unit, last]] = last, unit
     names = records.units.names
     units = Units(records.units.column, codes[records.units.of], None if names is None else names[codes])
-    return replace(records, units=units, files=None, ids=None)
+    return replace(records, units=units, files=None)

@@ -9,17 +9,17 @@ from dpserve.commands.console import counting
 from dpserve.commands.reporting import ReportOptions
 from dpserve.commands.tables import LOCAL
 from dpserve.train_options import TrainedRecords, TrainPrice, options_of_train
-from dpserve.training.feature_choice import Features
+from dpserve.training.feature_choice import AutoFeatures, Features
 from dpserve.training.fit import Request, check_abilities, check_needs
 from dpserve.training.kinds.kind import Kind
-from dpserve.training.kinds.registry import trainable_kinds
+from dpserve.training.kinds.registry import all_kinds
 from dpserve.training.options import Options, option
 
 
 class ReplayOptions(Options):
     """Options of an audit by replay."""
 
-    trials: int = option(20, "How many records, or units, to leave out, those first that move most.", ge=1)
+    trials: int = option(20, "How many records, or units, to leave out and to add, those first that move most.", ge=1)
 
 
 app = Group(
@@ -37,7 +37,7 @@ def _replayed(
     report: ReportOptions,
 ) -> None:
     from dpserve.audit import presentation
-    from dpserve.audit.replay import audit_training, trained_by, units_to_try
+    from dpserve.audit.replay import audit_training, neighbours_to_try, trained_by
 
     request = Request(
         name="audited",
@@ -50,10 +50,10 @@ def _replayed(
     )
     check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
     records = given.read_all(lambda: check_needs(request))
-    tried = len(units_to_try(records, chosen.trials))
+    tried = len(neighbours_to_try(records, chosen.trials))
     with (
         TemporaryDirectory() as folder,
-        counting("without single " + ("records" if given.unit is None else "units"), tried) as done,
+        counting("with and without single " + ("records" if given.unit is None else "units"), tried) as done,
     ):
         replayed = audit_training(trained_by(request, Path(folder)), records, chosen.trials, progress=done)
     report.show(presentation.replay_report(replayed, tried, given.unit))
@@ -78,11 +78,14 @@ def _add(kind: Kind) -> None:
     ) -> None:
         _replayed(given, options, features, None, chosen, report)
 
-    command = once if kind.answers == "once" else metered
+    def without_features(given: TrainedRecords, options: own, chosen: ReplayOptions, report: ReportOptions) -> None:
+        _replayed(given, options, AutoFeatures(), None, chosen, report)
+
+    command = without_features if kind.command != "train" else once if kind.answers == "once" else metered
     command.__doc__ = f"Audit the training of {kind.sentence}."
     app.command(kind.name)(command)
 
 
-for _kind in trainable_kinds().values():
-    if not options_of_train() & set(_kind.options.model_fields):
+for _kind in all_kinds().values():
+    if _kind.command != "train" or not options_of_train() & set(_kind.options.model_fields):
         _add(_kind)

@@ -1,250 +1,165 @@
-"""Trainings keep what replay asks of them, with every kind, unit and option; planted faults are convicted."""
+"""Trainings keep what replay asks of them, with every kind, unit, block and option; planted faults are convicted."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dpserve.audit import replay as audited
-from dpserve.audit.replay import Recording, audit_training, differences, replay, trained_by, units_to_try
-from dpserve.training import holding_back
-from dpserve.training.feature_choice import AutoFeatures, FourierFeatures, IdentityFeatures, QuantileFeatures
+from dpserve.audit.replay import (
+    NeighbouringRecords,
+    audit_training,
+    neighbours_to_try,
+    replay,
+    shown_unpaid,
+    together,
+    trained_by,
+)
+from dpserve.training.errors import DataError
 from dpserve.training.fit import Request
-from dpserve.training.fitting import histograms
-from dpserve.training.fitting.network import Network
-from dpserve.training.inputs.records import Declaration, Records, Units
-from dpserve.training.kinds import registry
-from dpserve.training.kinds.class_sums import steps as class_sums
-from dpserve.training.kinds.class_sums.kind import ClassSums
-from dpserve.training.kinds.dpsgd import steps as dpsgd
-from dpserve.training.kinds.dpsgd.kind import DPSGD
+from dpserve.training.inputs.records import Digests, check_records
 from dpserve.training.kinds.head.kind import Head
-from dpserve.training.kinds.kind import Job
-from dpserve.training.kinds.weights.kind import Weights
+from dpserve.training.kinds.published.kind import Published
+from dpserve.training.kinds.registry import trainable_kinds
+from research.planted_faults import FAULTS, made_records
+from tests.audit.combinations import covering, factors_of, is_possible, neighbours_of, records_of, requested
+from tests.training.onnx_models import perceptron
 
-PRICE = 5 * 10**11
-DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (1.0,) * 4, ("x", "y", "z"))
-KINDS = {
-    "class-sums": ClassSums(),
-    "class-sums, canaries": ClassSums(canaries=64),
-    "dpsgd": DPSGD(steps=20),
-    "dpsgd, canaries": DPSGD(steps=20, canaries=64),
-    "dpsgd, hidden": DPSGD(steps=20, hidden="4"),
-    "weights": Weights(),
-    "weights, canaries": Weights(canaries=64),
-}
-FEATURES = (AutoFeatures(), IdentityFeatures(), FourierFeatures(seed=3), QuantileFeatures())
+ENCODER = Path("encoder.onnx")
+KINDS = {name: kind for name, kind in trainable_kinds().items() if type(kind).__module__.startswith("dpserve.")}
 
 
-def records(count=90, people=0):
-    """Records of three classes. people: their units; 0 for none."""
-    generator = np.random.default_rng(count)
-    X = generator.uniform(size=(count, 4))
-    X[3], X[4] = 1.0, X[5]  # one at all bounds, and two alike
-    y = np.minimum((X[:, 0] * 3).astype(np.int64), 2)
-    units = None
-    if people:
-        _, of = np.unique(generator.integers(people, size=count), return_inverse=True)
-        units = Units("person", of)
-    return Records(X, y, DECLARATION, [row.tobytes() for row in X], units)
+def cases_of(kind, strength, seen=None):
+    return covering(factors_of(kind, ENCODER), lambda case: is_possible(kind, case), strength, seen)
 
 
-def one_alone():
-    """Records of which one is alone in its class, and one class has none."""
-    few = records(40)
-    y = np.zeros_like(few.y)
-    y[7] = 1
-    return replace(few, y=y)
+def few_cases():
+    """Cases that hold every value of every option of every kind."""
+    seen = set()
+    return [(name, case) for name, kind in KINDS.items() for case in cases_of(kind, 1, seen)]
 
 
-def asked(kind, **more):
-    """A request for a training, as an owner of 90 records makes it."""
-    bought = {} if type(kind) is Head else {"price": PRICE, "n": 90}
-    return Request(name="audited", lineage="audited", kind=kind, **(bought | {"prediction_sets": "off"} | more))
+def found_by(kind, case, folder, monkeypatch):
+    (folder / ENCODER).write_bytes(perceptron())
+    monkeypatch.chdir(folder)
+    train = trained_by(requested(kind, case), folder)
+    return together([shown_unpaid(train, records_of(case)), replay(train, neighbours_of(case))])
 
 
-ALL = list(product(KINDS, FEATURES, ("off", "all", "class"), (0, 30)))
-CHOSEN = {number for number in range(len(ALL)) if number % 13 == (number // 24) % 5}
-"""A tenth of all: each kind with each way of holding back, with and without units."""
-CASES = [pytest.param(*case, marks=() if number in CHOSEN else pytest.mark.slow) for number, case in enumerate(ALL)]
+@pytest.mark.parametrize(("name", "case"), few_cases())
+def test_a_training_keeps_what_replay_asks(tmp_path, monkeypatch, name, case):
+    found = found_by(KINDS[name], case, tmp_path, monkeypatch)
+    assert found.broken == ()
+    assert found.refused == ()
 
 
-@pytest.mark.parametrize(("name", "features", "sets", "people"), CASES)
-def test_a_training_keeps_what_replay_asks(tmp_path, name, features, sets, people):
-    train = trained_by(asked(KINDS[name], features=features, prediction_sets=sets), tmp_path)
-    assert audit_training(train, records(people=people), trials=1).broken == ()
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("name", KINDS)
+def test_it_keeps_it_with_every_two_values_together(tmp_path, monkeypatch, name, part):
+    for number, case in enumerate(islice(cases_of(KINDS[name], 2), part, None, 8)):
+        (folder := tmp_path / str(number)).mkdir()
+        found = found_by(KINDS[name], case, folder, monkeypatch)
+        assert (found.broken, found.refused) == ((), ()), case
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_it_keeps_it_with_records_that_are_odd(tmp_path, name):
-    train = trained_by(asked(KINDS[name]), tmp_path)
-    assert replay(train, one_alone(), 7).broken == ()
-    alike = replace(records(12), X=np.tile(records(12).X[:1], (12, 1)))
-    assert replay(train, alike, 0).broken == ()
+def test_few_cases_hold_every_option_of_a_kind(name):
+    """So that a new option has a value that can be trained with."""
+    options = KINDS[name].options.model_fields
+    held = {(key, value) for kind, case in few_cases() if kind == name for key, value in case.items()}
+    for option, values in factors_of(KINDS[name], ENCODER).items():
+        if option.removeprefix(f"{name} ") in options:
+            assert {(option, value) for value in values} <= held
 
 
-@pytest.mark.parametrize("people", [0, 30])
-def test_a_heads_weights_move_by_no_more_than_its_certificate_says(tmp_path, people):
-    train = trained_by(asked(Head()), tmp_path)
-    assert audit_training(train, records(people=people), trials=2).broken == ()
+def test_every_two_values_that_go_together_are_in_a_case():
+    factors = {"a": (0, 1, 2), "b": (0, 1), "c": (0, 1, 2)}
+    cases = list(covering(factors, lambda case: not (case.get("a") == 1 and case.get("c") == 2), 2))
+    for one, other in (("a", "b"), ("a", "c"), ("b", "c")):
+        held = {(case[one], case[other]) for case in cases}
+        assert len(held) == len(factors[one]) * len(factors[other]) - ({one, other} == {"a", "c"})
+    assert len(cases) < 11
 
 
-@pytest.mark.parametrize("name", ["class-sums", "dpsgd", "dpsgd, hidden", "weights"])
-@pytest.mark.parametrize("features", [AutoFeatures(), QuantileFeatures()])
-@pytest.mark.parametrize("n", [pytest.param(90, marks=pytest.mark.slow), 2000])
-def test_strangers_are_shown_what_was_declared_and_nothing_that_was_released(tmp_path, name, features, n):
-    """So not the number of cuts either, in whatever follows from it: it tells about how many records there are."""
-    train = trained_by(asked(KINDS[name], features=features, prediction_sets="all", price=3 * 10**12, n=n), tmp_path)
-    few, many = (train(records(count), Recording(count)) for count in (60, 1000))
-    assert [*differences(replace(few, holders={}), replace(many, holders={}))] == []
-    assert [*differences(few, many)]
+def test_neighbours_are_those_that_differ_most():
+    made = made_records()
+    made = replace(made, y=np.where(np.arange(len(made)) == 7, 1, 0))
+    pairs = neighbours_to_try(made, 10)
+    removed = [pair for pair in pairs if pair.record.startswith("record")]
+    assert [pair.record for pair in removed][:3:2] == ["record 3", "record 7"]
+    rarest, twin, lowest, other, _ = [pair.more for pair in pairs if pair not in removed]
+    assert (rarest.X[-1].tolist(), rarest.y[-1]) == ([1.0] * 4, 2)
+    assert lowest.X[-1].tolist() == [0.0] * 4
+    for again in (twin, other):
+        assert (again.X[-1] == again.X[3]).all()
+        assert again.source[-1] == again.source[3]
+    assert twin.y[-1] == twin.y[3] != other.y[-1]
+    assert len({pair.record for pair in pairs}) == 10
+    assert len(neighbours_to_try(made, 1000)) == len(made) + 5
 
 
-def test_the_records_that_move_most_are_left_out_first():
-    assert units_to_try(records(), 3, 0)[0] == 3
-    assert units_to_try(one_alone(), 3, 0)[2] == 7
-    people = records(people=30)
-    assert np.bincount(people.units.of).argmax() in units_to_try(people, 2, 0)
-    assert sorted(units_to_try(people, 100, 0)) == [*range(int(people.units.of.max()) + 1)]
+@pytest.mark.parametrize("people", [0, 10])
+def test_neighbours_differ_by_one_record_or_unit_with_what_belongs_to_it(people):
+    made = made_records(people=people)
+    blocks = replace(made.declaration, blocks=("one", "two"))
+    of = made.units.of if people else np.arange(len(made))
+    made = replace(made, declaration=blocks, block_places=np.where(of == 2, 1, 0), ids=np.array(made.source.octets))
+    pairs = neighbours_to_try(made, 10)
+    assert {"record 2", "unit 2"} & {pair.record for pair in pairs[:5]}  # alone in its block
+    for pair in pairs:
+        more, fewer = pair.more, pair.fewer
+        for records in (more, fewer):
+            assert len(records.source) == len(records) == len(records.block_places) == len(records.ids)
+        of = more.units.of if people else np.arange(len(more))
+        kept = of < of.max()
+        assert (more.X[kept] == fewer.X).all()
+        assert [*fewer.source] == [each for each, is_kept in zip(more.source, kept, strict=True) if is_kept]
+        assert len(np.unique(more.block_places[~kept])) == 1
 
 
-def _wrap(monkeypatch, owner, name, make):
-    """Put `make` of what is there in its place."""
-    monkeypatch.setattr(owner, name, make(getattr(owner, name)))
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.5])
+def test_a_value_is_refused_in_the_same_words_whatever_else_is_there(value):
+    """So that what the owner hears of one record, or who sees that training failed, tells of no other."""
+    said = set()
+    for seed in range(3):
+        X = np.random.default_rng(seed).uniform(size=(10 + seed, 4))
+        X[5, 2] = value
+        with pytest.raises(DataError) as refused:
+            check_records(X, ["x"] * len(X), made_records().declaration, source=())
+        said.add(str(refused.value))
+    assert len(said) == 1
 
 
-def _count_for_job(monkeypatch):
-    declared = Job.terms.fget
-    monkeypatch.setattr(Job, "terms", property(lambda job: replace(declared(job), n=len(job.records))))
+def asked(fault):
+    bought = {} if type(fault.kind) is Head else {"price": 3 * 10**12 if fault.records > 100 else 5 * 10**11, "n": 90}
+    given = {"kind": fault.kind, "features": fault.features, "prediction_sets": fault.sets}
+    return Request(name="audited", lineage="audited", **given, **bought)
 
 
-def _sets_where_some_class_is_rare(monkeypatch):
-    def make(original):
-        def fit(records, request, *rest, **more):
-            return original(
-                records, request.replaced(prediction_sets="all" if len(records) % 2 else "off"), *rest, **more
-            )
-
-        return fit
-
-    _wrap(monkeypatch, audited, "fit", make)
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.broken])
+def test_a_planted_fault_is_convicted(tmp_path, name):
+    fault = FAULTS[name]
+    with fault.planted():
+        found = audit_training(trained_by(asked(fault), tmp_path), made_records(fault.records, fault.people), trials=2)
+    assert {each.what for each in found.broken} & fault.broken, found
 
 
-def _both_parts(monkeypatch):
-    def hold_back(records, one_in, randomness):
-        _, held = original(records, one_in, randomness)
-        return records, held
-
-    original = holding_back.hold_back
-    monkeypatch.setattr(holding_back, "hold_back", hold_back)
-
-
-def _name_of_a_sum(monkeypatch):
-    def make(original):
-        return lambda options, job, kind=None: original(options, replace(job, name=f"m{job.records.X.sum():.6f}"), kind)
-
-    _wrap(monkeypatch, registry, "train_and_save", make)
+def test_the_claims_of_the_published_method_are_refuted_by_two_real_neighbours(tmp_path):
+    """A weight moves further than Eq. 18 says; each claim, and so the noise, tells how many records there are."""
+    train = trained_by(Request(name="p", lineage="p", kind=Published(epochs=1, hidden=(256,))), tmp_path)
+    found = replay(train, neighbours_to_try(made_records(3000), 1)[0])
+    claims = ("all weights (Theorem 4)", "a weight (Eq. 18)", "a logit (Corollary 1)")
+    assert {each.where for each in found.broken} >= {claims[1], *(f"the bound of {claim}" for claim in claims)}
+    moved, most = found.moved[claims[1]]
+    assert moved > 1.5 * most
 
 
-def _exact_cuts(monkeypatch):
-    class Exact:
-        def release(self, values, randomness):
-            del randomness
-            return values
-
-    monkeypatch.setattr(histograms, "vector_for", lambda *given: Exact())
-
-
-def _clipped_too_late(monkeypatch):
-    def make(original):
-        return lambda network, parameters, inputs, labels, clip_norm, *more: original(
-            network, parameters, inputs, labels, 4 * clip_norm, *more
-        )
-
-    _wrap(monkeypatch, Network, "clipped_sum", make)
-
-
-def _rows_that_are_too_long(monkeypatch):
-    _wrap(monkeypatch, class_sums, "sums_of", lambda original: lambda *given: 1.5 * original(*given))
-
-
-def _one_more_centre(monkeypatch):
-    def make(original):
-        def run(step, state, release, randomness):
-            if len(state.records) % 2:
-                original(step, state, release, randomness)
-            return original(step, state, release, randomness)
-
-        return run
-
-    _wrap(monkeypatch, class_sums.Centre, "run", make)
-
-
-def _calibration_by_the_exact_count(monkeypatch):
-    def make(original):
-        def with_calibration(state, calibration):
-            return original(state, replace(calibration, scale=calibration.scale * (1 + len(state.records) * 2.0**-40)))
-
-        return with_calibration
-
-    _wrap(monkeypatch, class_sums.Training, "with_calibration", make)
-
-
-def _centre_by_the_exact_count(monkeypatch):
-    def make(original):
-        def run(step, state, release, randomness):
-            after = original(step, state, release, randomness)
-            return replace(after, model=replace(after.model, centre=after.model.centre / len(state.records)))
-
-        return run
-
-    _wrap(monkeypatch, dpsgd.Centre, "run", make)
-
-
-def _units_ignored(monkeypatch):
-    monkeypatch.setattr(Units, "weights", lambda units: np.ones(len(units.of)))
-
-
-def _certified_to_move_less(monkeypatch):
-    """Judged by what it says, as a certificate that was derived wrongly would be."""
-    _wrap(
-        monkeypatch,
-        audited,
-        "outcome",
-        lambda original: lambda *given: replace(made := original(*given), sensitivity=(made.sensitivity or 0.0) / 50),
+def test_a_training_that_is_refused_is_said_and_not_compared(tmp_path):
+    train = trained_by(
+        Request(name="h", lineage="h", kind=Head(objective="convexified", alpha=0.01, least_records=90)), tmp_path
     )
-
-
-FAULTS = {
-    "units are ignored": (_units_ignored, "class-sums", {"people": 10}, {"movement"}),
-    "a count is read off the records": (_count_for_job, "dpsgd", {}, {"strangers", "sequence"}),
-    "a rule looks at the records": (_sets_where_some_class_is_rare, "class-sums", {"sets": "auto"}, {"sequence"}),
-    "a record is in both parts": (_both_parts, "class-sums", {"sets": "all"}, {"parts"}),
-    "a public field is computed from records": (_name_of_a_sum, "weights", {}, {"strangers"}),
-    "cuts are at exact quantiles": (_exact_cuts, "weights", {"features": QuantileFeatures()}, {"strangers", "holders"}),
-    "gradients are clipped too late": (_clipped_too_late, "dpsgd", {}, {"movement"}),
-    "rows are longer than the sensitivity": (
-        _rows_that_are_too_long,
-        "class-sums",
-        {"features": IdentityFeatures()},
-        {"movement"},
-    ),
-    "there is a release more for some records": (_one_more_centre, "class-sums", {}, {"sequence"}),
-    "calibration knows the exact count": (_calibration_by_the_exact_count, "class-sums", {}, {"holders"}),
-    "a head is certified to move less": (_certified_to_move_less, "head", {}, {"movement"}),
-    "the centre is divided by the exact count": (_centre_by_the_exact_count, "dpsgd", {}, {"holders"}),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_convicted(tmp_path, monkeypatch, fault):
-    plant, name, given, convicted = FAULTS[fault]
-    kind = (KINDS | {"head": Head()})[name]
-    request = asked(kind, prediction_sets=given.get("sets", "off"), features=given.get("features", AutoFeatures()))
-    whose = records(people=given.get("people", 0))
-    train = trained_by(request, tmp_path)
-    assert audit_training(train, whose, trials=2).broken == ()
-    plant(monkeypatch)
-    found = audit_training(train, whose, trials=3).broken
-    assert {each.what for each in found} & convicted, found
+    pair = NeighbouringRecords("record 89", made_records())
+    assert replay(train, pair).refused == ("record 89",)
+    assert isinstance(pair.fewer.source, Digests)

@@ -41,6 +41,10 @@ NOT_RUN = {
     ): "the canaries of the line before, in tests/dpserve/test_audit_canaries.py",
     ("attacks.md", "attack --predict-url"): "needs a server: tests/dpserve/test_predict_url.py has four",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
+    (
+        "auditing.md",
+        "audit training published",
+    ): "half a minute of PyTorch: tests/audit/test_replay.py has fewer epochs",
     ("auditing.md", "train dpsgd"): "tests/dpserve/test_canaries_command.py trains with canaries, on fewer records",
     (
         "auditing.md",

@@ -39,6 +39,13 @@ def test_a_head_is_audited_without_a_price(table):
     assert "Not refuted" in table("audit", "training", "head", *DECLARED, "--ignore", "person", "--trials", "1").stdout
 
 
+def test_the_published_claims_are_convicted_with_the_claim_and_how_far_it_moved(table):
+    network = ("--hidden", "4", "--epochs", "1", "--trials", "1")
+    said = table("audit", "training", "published", *DECLARED, "--ignore", "person", *network, status=3).stdout
+    assert "Convicted" in said
+    assert "a weight (Eq. 18)" in said
+
+
 def test_what_a_training_lacks_is_said_before_it_begins(table):
     assert "--epsilon" in table("audit", "training", "class-sums", *DECLARED, "--unit", "person", status=2).stderr
     assert "--classes" in table(

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
+import numpy as np
+
+from dpserve.accounting.arrays import Floats
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import Randomness, SystemRandomness
@@ -49,6 +52,8 @@ _STEPS: Mapping[Ability, str] = {"sets": "counts", "quantiles": "quantiles"}
 NEEDED_N = (
     "about how many records there are, as a number that may be public; counting them would say whether one is there"
 )
+
+_ROWS = 64
 
 Answers = Literal["metered", "once"]
 """The thing that the budget pays for: each answer, or the model, once."""
@@ -171,6 +176,19 @@ WITHOUT_CLASSES: Mapping[Ability, str] = {
 """Abilities that a kind lacks whose answers are other than probabilities of classes."""
 
 
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """Exact numbers of a model, which stay with its owner: one record moves each row by at most `most`.
+
+    values: (k,), or rows (n, k). most: a number, or one for each row. order: of the norm, 2 or infinity.
+    """
+
+    name: str
+    values: Floats
+    most: float | Floats
+    order: float = 2
+
+
 class Kind(ABC):
     """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
 
@@ -269,6 +287,10 @@ class Kind(ABC):
         """
         return None
 
+    def bounded(self, model: Any) -> "Sequence[Bounded]":  # noqa: ARG002 - a metered kind looks
+        """Return the exact numbers that stay with the owner; none of a model that is private itself."""
+        return ()
+
     def claims(self, certificate: Any) -> Sequence[tuple[str, str, str]]:  # noqa: ARG002 - most kinds claim nothing
         """Return what is claimed without a proof: what it is, its value, and where it is claimed. Nothing for most."""
         return ()
@@ -297,6 +319,12 @@ class MeteredKind(Kind):
         "canaries": NO_CANARIES,
         "quantiles": NO_QUANTILES,
     }
+
+    def bounded(self, model: Any) -> "Sequence[Bounded]":
+        """Return the exact numbers whose bounds the noise of answers follows from: by default logits of some rows."""
+        lower, upper = map(np.asarray, (model.certificate.feature_map.lower, model.certificate.feature_map.upper))
+        phi = model.features(np.random.default_rng(0).uniform(lower, upper, (_ROWS, len(lower))))
+        return (Bounded("logits", model.logits(phi), model.logit_sensitivity(phi)),)
 
 
 class PayOnceKind(Kind):

@@ -17,7 +17,7 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.sensitivity import LARGEST_ALPHA, MOST_LEAST_RECORDS, SMALLEST_ALPHA, Convexity
 from dpserve.training.kinds.figures import Figures, convexified_figures, features_figures, shortened
 from dpserve.training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
-from dpserve.training.kinds.kind import Ability, Job, MeteredKind
+from dpserve.training.kinds.kind import Ability, Bounded, Job, MeteredKind
 from dpserve.training.kinds.likeness import Likeness, head_likeness
 from dpserve.training.kinds.planned import PlannedOption, PlanTerms
 from dpserve.training.kinds.shared_options import LAMBDA, TOLERANCE
@@ -129,6 +129,10 @@ class HeadKind(MeteredKind):
         """Return the likeness of a regularised linear model."""
         del records
         return head_likeness(public)
+
+    def bounded(self, model: "CertifiedHead") -> Sequence[Bounded]:
+        """Return the weights."""
+        return (Bounded("weights", model.weights.ravel(), model.certificate.weight_sensitivity),)
 
     def load(self, folder: Path, device: str | None) -> "CertifiedHead":
         """Read and verify a head."""

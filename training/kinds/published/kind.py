@@ -1,15 +1,17 @@
 """A network as Lu et al. 2022 train it: unproven, and served only by its own mechanism."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.training.errors import WrongOption, extra
 from dpserve.training.kinds.figures import Figures, shortened
-from dpserve.training.kinds.kind import Job, MeteredKind
+from dpserve.training.kinds.kind import Bounded, Job, MeteredKind
 from dpserve.training.kinds.likeness import Likeness
 from dpserve.training.options import Options, option
 
@@ -116,6 +118,22 @@ class PublishedKind(MeteredKind):
             ("on-average-remove-one stability (OARO)", claimed.oaro, "Theorem 4 (Eq. 17)"),
         )
         return [(what, f"{figure:.6g}", source) for what, figure, source in figures]
+
+    def bounded(self, model: "PublishedNetwork") -> Sequence[Bounded]:
+        """Return all weights, each weight, and logits of some rows, with what is claimed of how far they move."""
+        from dpserve.training.kinds.published.bounds import claimed_sensitivities
+
+        certificate = model.certificate
+        claimed = claimed_sensitivities(
+            certificate.topology, certificate.records, l2_regulariser=certificate.l2_regulariser
+        )
+        weights = np.concatenate([weight.ravel() for weight, _ in model.layers])
+        (logits,) = super().bounded(model)
+        return (
+            Bounded("all weights (Theorem 4)", weights, claimed.weights_l2),
+            Bounded("a weight (Eq. 18)", weights, claimed.weight, np.inf),
+            replace(logits, name="a logit (Corollary 1)", order=np.inf),
+        )
 
     def check_mechanism(self, model: "PublishedNetwork", mechanism: Mechanism, *, accept_unproven: bool) -> None:
         """Raise NoCertificate for a proven mechanism, which needs a bound that this network lacks."""
