@@ -154,11 +154,11 @@ class Starter:
             seconds_idle=seconds_idle,
         )
 
-    def release(self, model, lineage_rho=1.0):
+    def release(self, model, lineage_rho=1.0, largest_batch=LARGEST_BATCH):
         """Start a service of a model that is paid for once, as `dpserve serve` does."""
 
         def make(ledger):
-            return PayOncePredictor(model, ledger, largest_batch=LARGEST_BATCH)
+            return PayOncePredictor(model, ledger, largest_batch=largest_batch)
 
         async def held(ledger):
             await buy(ledger, [model_purchase(model.certificate)], by="a test")

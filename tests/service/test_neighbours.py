@@ -14,9 +14,12 @@ from dpserve.mechanisms.published import Published
 from dpserve.service.http.app import HttpOptions
 from dpserve.service.telemetry.logs import RequestLog
 from dpserve.training.export.files import exported
+from dpserve.training.feature_choice import QuantileFeatures
 from dpserve.training.features.maps import Identity
+from dpserve.training.fit import Request, fit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.class_sums.bundle import save_class_sums
+from dpserve.training.kinds.class_sums.kind import ClassSums
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.head.bundle import save_bundle
 from dpserve.training.kinds.head.recipe import Recipe
@@ -127,6 +130,59 @@ def test_what_is_said_of_noise_is_the_same_for_published_networks_of_one_record_
     assert network.certificate.records != first.certificate.records
     assert told[0] == told[1]
     assert told[0][2]["scale"] is None
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Two pay-once models of one declaration, of 60 records and of 2,000 others, with cuts at their quantiles."""
+    folder, names = tmp_path_factory.mktemp("unlike"), tuple(f"x{place}" for place in range(60))
+    declared = Declaration(names, (0.0,) * 60, (1.0,) * 60, ("no", "yes"))
+    asked = Request(
+        name="public",
+        lineage="own",
+        kind=ClassSums(canaries=64),
+        price=3 * 10**12,
+        n=500,
+        features=QuantileFeatures(),
+        prediction_sets="all",
+    )
+    made = []
+    for count in (60, 2000):
+        generator = np.random.default_rng(count)
+        X = generator.uniform(size=(count, 60))
+        records = Records(X, np.arange(count) % 2, declared, [row.tobytes() for row in X])
+        fit(records, asked, folder / str(count), state=folder / f"state-{count}", randomness=Seeded(count))
+        made.append(load_model(folder / str(count)))
+    assert made[0].certificate.feature_map.dimension < made[1].certificate.feature_map.dimension / 4
+    return made
+
+
+def test_who_has_paid_for_nothing_sees_the_same_whatever_was_released(unlike, tmp_path):
+    """What was released is not the same here, and nor is how much of it there is."""
+    compared = []
+    for place, model in enumerate(unlike):
+        ids = {"model_id": "0" * 32} | ({"canaries": unlike[0].certificate.canaries} if place else {})
+        canaries = model.certificate.canaries.model_copy(update={"commitment": "0" * 64})
+        model = replace(model, certificate=model.certificate.model_copy(update={**ids, "canaries": canaries}))
+        starter = Starter(tmp_path / f"ledger-{place}")
+        service = starter.release(model, lineage_rho=10.0, largest_batch=10_000)
+        stranger, client = service.http(), service.http(service.add_client())
+        rows = [[0.5] * 60]
+        try:
+            found = {path: stranger.get(path).text for path in public_paths(stranger)}
+            for count in (1, 600, 20_000):
+                dry = client.post("/predict?dry_run=true", json={"instances": rows * count})
+                found[f"dry {count}"] = dry.status_code, dry.text
+            for path in ("/models/public/export?to=onnx", "/budget"):
+                found[path] = client.get(path).text
+            sizes = ("largest_batch", "largest_body", "small_body")
+            found |= {name: getattr(service.predictor, name) for name in sizes}
+        finally:
+            starter.stop()
+        compared.append(found)
+    assert compared[0].keys() == compared[1].keys()
+    assert len(compared[0]) > 20
+    assert [name for name in compared[0] if compared[0][name] != compared[1][name]] == []
 
 
 def test_sizes_of_a_pay_once_model_and_of_its_exports_are_the_same_for_neighbouring_sets(tmp_path):
