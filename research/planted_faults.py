@@ -1,4 +1,4 @@
-"""Faults of privacy, planted in the running code: what audits must convict, for tests and for `research.audit_table`.
+"""Faults of privacy, planted in the running code: what audits must convict, for tests and `research.audit_table`.
 
 A fault is what somebody could write by mistake: each is one function of the product that is replaced while a context
 lasts. With it goes the training in which it shows.
@@ -22,6 +22,7 @@ from dpserve.mechanisms.wide_gaussian import WideGaussian
 from dpserve.training import holding_back
 from dpserve.training.bundles import certificate
 from dpserve.training.feature_choice import AutoFeatures, Features, IdentityFeatures, QuantileFeatures
+from dpserve.training.fit import Request
 from dpserve.training.fitting import histograms
 from dpserve.training.fitting.network import Network
 from dpserve.training.inputs.records import Declaration, Digests, Records, Units
@@ -33,6 +34,7 @@ from dpserve.training.kinds.dpsgd import steps as dpsgd
 from dpserve.training.kinds.dpsgd.kind import DPSGD
 from dpserve.training.kinds.head.kind import Head
 from dpserve.training.kinds.kind import Job
+from dpserve.training.kinds.registry import kind_for
 from dpserve.training.kinds.weights.kind import Weights
 from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
@@ -75,6 +77,14 @@ class PlantedFault:
     sets: str = "off"
     people: int = 0
     records: int = RECORDS
+
+    def request(self) -> Request:
+        """Return the request for that training."""
+        bought: dict[str, Any] = {}
+        if kind_for(self.kind).answers == "once":
+            bought = {"price": 3 * 10**12 if self.records > RECORDS else 5 * 10**11, "n": RECORDS}
+        given = {"kind": self.kind, "features": self.features, "prediction_sets": self.sets}
+        return Request(name="audited", lineage="audited", **given, **bought)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -212,6 +222,8 @@ def _words_of_no_question(original: Any) -> Any:
 
 
 FAULTS: Mapping[str, PlantedFault] = {
+    "none, a head": PlantedFault([], Head()),
+    "none, class sums": PlantedFault([], ClassSums(), sets="all"),
     "the records of a unit count in full": PlantedFault(
         [(Units, "weights", _instead(lambda units: np.ones(len(units.of))))],
         ClassSums(),

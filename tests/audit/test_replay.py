@@ -132,17 +132,12 @@ def test_a_value_is_refused_in_the_same_words_whatever_else_is_there(value):
     assert len(said) == 1
 
 
-def asked(fault):
-    bought = {} if type(fault.kind) is Head else {"price": 3 * 10**12 if fault.records > 100 else 5 * 10**11, "n": 90}
-    given = {"kind": fault.kind, "features": fault.features, "prediction_sets": fault.sets}
-    return Request(name="audited", lineage="audited", **given, **bought)
-
-
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.broken])
 def test_a_planted_fault_is_convicted(tmp_path, name):
     fault = FAULTS[name]
     with fault.planted():
-        found = audit_training(trained_by(asked(fault), tmp_path), made_records(fault.records, fault.people), trials=2)
+        train = trained_by(fault.request(), tmp_path)
+        found = audit_training(train, made_records(fault.records, fault.people), trials=2)
     assert {each.what for each in found.broken} & fault.broken, found
 
 
