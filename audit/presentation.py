@@ -9,6 +9,7 @@ import numpy as np
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
 from dpserve.audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
+from dpserve.audit.exposure_report import Groups, exposure_content, exposure_tables
 from dpserve.audit.membership.claims import STEPS, ClaimedReleases, spread_of_strangers, what_is_protected
 from dpserve.audit.membership.verdict import LOW_RATES, AttackResult, Verdict
 from dpserve.audit.release import ReleaseFinding
@@ -31,8 +32,11 @@ _CURVE_POINTS = 65
 """Points of an ROC, on either scale."""
 
 
-def attack_report(outcome: "Outcome") -> Report:
-    """Return the report of an attack: every attack in one table, and the ROC under the claim's curve."""
+def attack_report(outcome: "Outcome", groups: Groups | None = None) -> Report:
+    """Return the report of an attack: every attack in one table, single records, and the ROC under the claim's curve.
+
+    groups: of the records, by which they are counted, too.
+    """
     judged, model, unit = outcome.verdict, outcome.model, outcome.model.get("unit")
     served = f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}"
     losses = (model.get("price_per_row") or {}).get("losses")
@@ -46,8 +50,8 @@ def attack_report(outcome: "Outcome") -> Report:
         + (f"; convicted by {' and '.join(outcome.convictions)}" if outcome.convicted else ""),
         convicted=outcome.convicted,
         inconclusive=outcome.inconclusive,
-        content=_attack_content(outcome) | {"roc": roc},
-        tables=_attack_tables(outcome, decided),
+        content=_attack_content(outcome) | exposure_content(outcome.exposure, groups) | {"roc": roc},
+        tables=(*_attack_tables(outcome, decided), *exposure_tables(outcome.exposure, groups)),
         picture=Picture(lambda figure: _draw_roc(figure, roc, proven=judged.decision.proven), (11, 5)),
         warnings=(
             *outcome.difference.warnings(),

@@ -103,16 +103,19 @@ class Picture:
         return file.getvalue()
 
 
-def check_files(*files: Path | None) -> None:
-    """Raise MissingExtra where no picture can be drawn, OSError for a file that cannot be written: before the work.
-
-    A file that is there stays as it is. None is no file.
-    """
+def check_writable(*files: Path | None) -> None:
+    """Raise OSError for a file that cannot be written: before the work. One that is there stays. None is no file."""
     for file in filter(None, files):
         there = file.exists()
         file.open("ab").close()
         if not there:
             file.unlink()
+
+
+def check_files(*files: Path | None) -> None:
+    """Raise MissingExtra where no picture can be drawn, and what `check_writable` does."""
+    check_writable(*files)
+    if any(files):
         with extra("plots", "a picture"):
             import matplotlib.figure  # noqa: F401
 

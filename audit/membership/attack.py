@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.arrays import Floats, Integers, Mask
 from dpserve.accounting.losses import Cost
 from dpserve.audit.endpoint import Endpoint, EndpointError
 from dpserve.audit.membership.asking import Answered, AnswerJournal, ask
@@ -34,10 +34,11 @@ from dpserve.audit.membership.claims import (
     failure_of,
     what_is_protected,
 )
+from dpserve.audit.membership.exposure import Exposure, OwnNull, exposure, own_null
 from dpserve.audit.membership.near_copies import NearCopies, near_copies_to_ask
 from dpserve.audit.membership.own_law import own_law_ratio
 from dpserve.audit.membership.plan import NOISE_SHARE, QueryPlan, largest_epsilon, make_plan, rows_of_keys
-from dpserve.audit.membership.scoring import Scores, average_answers, scores_of
+from dpserve.audit.membership.scoring import Scores, average_answers, of_candidates, scaled_confidence, scores_of
 from dpserve.audit.membership.shadow_models import (
     Draws,
     Pool,
@@ -87,6 +88,7 @@ class Outcome:
     choices: AttackChoices
     plan: QueryPlan
     verdict: Verdict
+    exposure: Exposure
     difference: Difference
     decided: tuple[int, int]
     releases: int
@@ -160,6 +162,8 @@ class _Asking:
     """Rows that were answered about, m in all, of members and others in turn."""
     member: Mask
     """(m,): whether a row is a member's."""
+    places: Integers
+    """(m,): each row's place in its file."""
     answers: Floats
     """(keys * copies, m, C), NaN where one is missing."""
     pool: Labelled
@@ -218,8 +222,8 @@ class Attack:
         distinguishable = difference(candidates.members, candidates.others, self.choices.seed)
         asking = self._ask(model, candidates)
         trained = self._shadow(asking, shadows)
-        scores = self._score(asking, shadows, trained)
-        return self._judge(asking, shadows, trained, scores, distinguishable)
+        scores, own = self._score(asking, shadows, trained)
+        return self._judge(asking, shadows, trained, scores, own, distinguishable)
 
     def _purpose(self, candidates: Candidates) -> Mapping[str, Any]:
         """The inputs, besides the model and the keys, that determine this attack's rows and answers."""
@@ -240,7 +244,7 @@ class Attack:
         plan, rows_before = self._plan(candidates, journal, near, before)
         journal.settle(plan.of_each)
         self.on_plan(plan)
-        records, member = _in_turn(candidates, plan)
+        records, member, places = _in_turn(candidates, plan)
         rows = rows_of_keys(records.X, plan.copies, model, choices.seed, names)
         rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
         answered = ask(endpoints, rows, journal, on_rows=self._on_rows(rows[..., 0].size))
@@ -265,6 +269,7 @@ class Attack:
             answered=answered,
             records=records[usable],
             member=member[usable],
+            places=places[usable],
             answers=by_row[:, usable],
             pool=pool,
             before=before,
@@ -314,24 +319,24 @@ class Attack:
         inputs = Pool(shadows.setup.inputs(pool.X), pool.y, None if pool.units is None else pool.of)
         return self.train(inputs, shadows.setup.recipe, draws, lambda share: self.progress(stage, share))
 
-    def _score(self, asking: _Asking, shadows: _Shadows, trained: ShadowModels) -> list[Scores]:
-        """Score every candidate in every way."""
+    def _score(self, asking: _Asking, shadows: _Shadows, trained: ShadowModels) -> tuple[list[Scores], OwnNull]:
+        """Score every candidate in every way, and compare each with its own null."""
         setup, records, rows = shadows.setup, asking.records, slice(len(asking.records))
         inputs, logits, members = setup.inputs(records.X), trained.logits[:, rows], trained.members[:, rows]
         law = None
         if setup.mechanism is not None:
             sensitivities = setup.sensitivities(inputs)
             law = own_law_ratio(setup.mechanism, sensitivities, asking.answers, logits, records.y, members)
-        return scores_of(
-            average_answers(asking.answers),
-            records.y,
-            asking.member,
-            setup.answers(logits, inputs, shadows.draws.seed, asking.most_answers),
-            members,
-            self.choices.seed,
-            of=records.of,
-            own_law=law,
+        answers = average_answers(asking.answers)
+        shadow = setup.answers(logits, inputs, shadows.draws.seed, asking.most_answers)
+        seed = self.choices.seed
+        scores = scores_of(answers, records.y, asking.member, shadow, members, seed, of=records.of, own_law=law)
+        counts = np.bincount(records.of)
+        confidences = np.stack(
+            [np.bincount(records.of, scaled_confidence(each, records.y)) / counts for each in (answers, *shadow)]
         )
+        first = np.unique(records.of, return_index=True)[1]
+        return scores, own_null(confidences[0], confidences[1:], members[:, first], normal=setup.nearly_normal)
 
     def _judge(
         self,
@@ -339,6 +344,7 @@ class Attack:
         shadows: _Shadows,
         trained: ShadowModels,
         scores: list[Scores],
+        own: OwnNull,
         distinguishable: Difference,
     ) -> Outcome:
         """Compare the scores' decisions with what answers cost, and ask about near-copies."""
@@ -352,11 +358,13 @@ class Attack:
         # Last, so that they are no part of what is charged and claimed for decisions.
         self.progress("asking about near-copies of one row", 0.0)
         noise = asking.near.ask(self.endpoints[0], asking.journal)
+        judged = verdict(scores, decision, total, choices.confidence, choices.seed)
         return Outcome(
             model=model,
             choices=choices,
             plan=asking.plan,
-            verdict=verdict(scores, decision, total, choices.confidence, choices.seed),
+            verdict=judged,
+            exposure=_exposure(asking, judged, own, choices.seed),
             difference=distinguishable,
             decided=asking.decided,
             releases=releases,
@@ -370,6 +378,20 @@ class Attack:
             shadow_device=trained.device,
             cautions=shadows.departures + charges.cautions + _unevenness(asking.plan, asking.decided, answers_of_each),
         )
+
+
+def _exposure(asking: _Asking, judged: Verdict, own: OwnNull, seed: int) -> Exposure:
+    of, first = asking.records.of, np.unique(asking.records.of, return_index=True)[1]
+    return exposure(
+        asking.member,
+        asking.places,
+        of_candidates(judged.best.scores, asking.member[first], seed),
+        own,
+        judged.confidence,
+        f"the shadow models that were not trained on it, {own.compared.min()} to {own.compared.max()}",
+        lambda rates: judged.decision.power(rates, STEPS),
+        of=of,
+    )
 
 
 def _shadows_of(model: Mapping[str, Any], candidates: Candidates, choices: AttackChoices) -> _Shadows:
@@ -401,12 +423,16 @@ def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
     return models[0]
 
 
-def _in_turn(candidates: Candidates, plan: QueryPlan) -> tuple[Labelled, Mask]:
-    """A member, another, a member, ...: whenever the budget runs out, as many of both were asked about."""
+def _in_turn(candidates: Candidates, plan: QueryPlan) -> tuple[Labelled, Mask, Integers]:
+    """A member, another, a member, ...: whenever the budget runs out, as many of both were asked about.
+
+    With them: which rows are members', and each row's place in its file.
+    """
     both = candidates.members[plan.members], candidates.others[plan.others]
     turns = [np.cumsum(np.diff(records.of, prepend=records.of[:1]) != 0) for records in both]
     order = np.argsort(np.concatenate([2 * turns[0], 2 * turns[1] + 1]), kind="stable")
-    return (both[0] + both[1])[order], order < len(both[0])
+    places = np.concatenate([plan.members, plan.others])[order]
+    return (both[0] + both[1])[order], order < len(both[0]), places
 
 
 def _left_out(candidates: Candidates, plan: QueryPlan) -> list[Labelled]:

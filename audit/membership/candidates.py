@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from dpserve.accounting.arrays import Floats, Labels, Mask
 from dpserve.accounting.messages import Message
 from dpserve.audit.endpoint import digest_of
+from dpserve.training.errors import DataError
 from dpserve.training.exact.network import rounded
 from dpserve.training.features.maps import AnyFeatureMap
 from dpserve.training.inputs.columns import columns_from
@@ -35,6 +36,7 @@ from dpserve.training.inputs.npz_file import read_npz
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.schema import schema_of
 from dpserve.training.inputs.table_records import column_names, read_numbers, read_with_schema
+from dpserve.training.inputs.tables import open_table
 
 SUSPICIOUS = 0.001
 """The warning is a false alarm with at most this probability."""
@@ -219,6 +221,15 @@ def read_labelled(
     declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
     labelled = read_numbers(path, label=label, ignore=ignore, unit=unit, **declared)
     return Labelled(labelled.in_order(names), labelled.y, _unit_names(labelled))
+
+
+def read_column(path: Path, name: str) -> NDArray[np.str_]:
+    """Return a column of a table as text: (n,). Raises DataError where there is none."""
+    table = open_table(path)
+    if name not in table.names:
+        raise DataError(f"{table.name} has no column {name!r}: it has {_sentence(table.names)}")
+    values = [str(value) for batch, _ in table.batches() for value in batch.data[name].to_pylist()]
+    return np.array(values, dtype=np.str_)
 
 
 def _unit_names(records: Records) -> NDArray[Any] | None:

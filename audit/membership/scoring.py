@@ -151,6 +151,14 @@ def scores_of(
     return [Scores(name, mean[inside], mean[~inside]) for name, mean in means.items()]
 
 
+def of_candidates(scores: Scores, member: Mask, seed: int) -> Floats:
+    """Return scores in the order of the candidates (c,), who are members or not, before `scores_of` mixed them."""
+    order = order_of(len(member), seed)
+    by_candidate = np.empty(len(member))
+    by_candidate[order[member[order]]], by_candidate[order[~member[order]]] = scores.members, scores.others
+    return by_candidate
+
+
 def order_of(count: int, seed: int) -> Labels:
     """Return the order of the scores: not from the plan's seed, as pairs must not follow the plan."""
     return np.random.default_rng(derived_seed(seed, "order")).permutation(count)

@@ -379,6 +379,14 @@ class ShadowSetup:
     sensitivity: float | None
     departures: tuple[str, ...] = ()
 
+    @property
+    def nearly_normal(self) -> bool:
+        """Whether noise, if any, is normal on each logit, so that a confidence is nearly normal over models."""
+        if self.mechanism is None:
+            return True
+        noise = self.mechanism.answer_noise(np.ones(1), len(self.model["classes"]))
+        return isinstance(noise, AnswerNoise) and noise.on == "logits" and noise.law.averages
+
     def inputs(self, X: Floats) -> NDArray[np.float32] | Floats:
         """Return the inputs (n, d') of the shadow models for rows (n, d)."""
         if isinstance(self.recipe, OwnRecipe):

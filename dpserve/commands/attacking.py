@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dpserve.accounting.messages import Message
 from dpserve.commands import options
-from dpserve.commands.candidates import CandidateOptions
+from dpserve.commands.candidates import CandidateOptions, write_records
 from dpserve.commands.console import shares
 from dpserve.commands.foreign_endpoints import PredictUrlOptions
 from dpserve.commands.reporting import ReportOptions, refuse
@@ -121,6 +121,9 @@ def attack(
     copies: int = option(1, "Rows asked about for each record: its own and near-copies, to average noise.", ge=1),
     confidence: float = option(0.95, "Of intervals and of the lower bound."),
     journal: Path | None = option(None, "Where answers are kept, so that an interrupted attack goes on."),
+    records: Path | None = option(
+        None, "Write each candidate's score, false positive rate and limit by the claim into FILE.csv."
+    ),
     seed: int = option(0, "Everything except the endpoint's noise follows from it.", ge=0),
     shadows: ShadowOptions,
     bundle: BundleOptions,
@@ -135,11 +138,23 @@ def attack(
 
     Models that are networks need the extra torch. The noise of a bundle's answers follows from --seed too.
     """
+    if records is not None:
+        from dpserve.audit.reports import check_writable
+
+        check_writable(records)
     if foreign.predict_url is not None:
         if target is not None:
             raise WrongOption("predict_url", "takes the place of TARGET")
-        alone = (*BundleOptions.model_fields, *ShadowOptions.model_fields, "copies", "journal", "rows_of_each")
-        refuse(context, "with --predict-url", *alone)
+        alone = (
+            *BundleOptions.model_fields,
+            *ShadowOptions.model_fields,
+            "copies",
+            "journal",
+            "rows_of_each",
+            "records",
+            "group",
+        )
+        refuse(context, "with --predict-url", *alone, "records", "group")
         report.show(foreign.measure(of, key_file or [], confidence=confidence, seed=seed))
     if target is None:
         raise ValueError("name a service's address or a bundle's folder, or another server with --predict-url")
@@ -155,6 +170,7 @@ def attack(
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         model = endpoints[0].model()
         attack_plan = of.read(model)
+        groups = of.groups(attack_plan)
         errors = Console(stderr=True)
         if not service:
             _warn_of_members(errors, Path(target), attack_plan.others)
@@ -182,7 +198,8 @@ def attack(
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    report.show(presentation.attack_report(outcome))
+    write_records(records, outcome.exposure, groups)
+    report.show(presentation.attack_report(outcome, groups))
 
 
 def _say_budget(errors: Console, budget: Mapping[str, Any], *, chosen: bool) -> None:

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.reading import LabelledRows
 from dpserve.training.options import option
 
 if TYPE_CHECKING:
+    from dpserve.audit.exposure_report import Groups
     from dpserve.audit.membership.candidates import Candidates
+    from dpserve.audit.membership.exposure import Exposure
 
 
 class CandidateOptions(LabelledRows):
@@ -25,6 +28,8 @@ class CandidateOptions(LabelledRows):
     rows_of_each: int | None = option(
         None, "Of a model that protects units: ask about at most so many rows of each.", default_text="all", ge=1
     )
+
+    group: str | None = option(None, "A column of both tables: count exposed records by its values, too.")
 
     def read(self, model: Mapping[str, Any]) -> "Candidates":
         """Read them by the model's certificate. Raises ValueError for files that do not fit it."""
@@ -44,3 +49,25 @@ class CandidateOptions(LabelledRows):
 
         more = None if self.population is None else read(self.population)
         return Candidates(read(self.members), read(self.non_members), more)
+
+    def groups(self, candidates: "Candidates") -> "Groups | None":
+        """Return the column of groups of the candidates. Raises DataError and WrongOption where there is none."""
+        if self.group is None:
+            return None
+        from dpserve.audit.exposure_report import Groups
+        from dpserve.audit.membership.candidates import read_column
+
+        if self.members is None or self.non_members is None:
+            raise WrongOption("group", "names a column of the tables of members and non-members")
+        of_members, of_others = (read_column(path, self.group) for path in (self.members, self.non_members))
+        assert (len(of_members), len(of_others)) == (len(candidates.members), len(candidates.others))
+        return Groups(self.group, of_members, of_others)
+
+
+def write_records(file: Path | None, exposure: "Exposure", groups: "Groups | None") -> None:
+    """Write the records' file, for its owner's eyes alone. None is no file."""
+    if file is not None:
+        from dpserve.accounting.whole_files import write_whole
+        from dpserve.audit.exposure_report import records_file
+
+        write_whole(file, records_file(exposure, groups))

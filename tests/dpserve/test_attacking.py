@@ -1,5 +1,6 @@
 """`dpserve attack` as a user runs it."""
 
+import csv
 import json
 import os
 import signal
@@ -158,3 +159,24 @@ def test_records_that_are_told_apart_without_the_model_are_inconclusive(run, bun
     assert unread.returncode == 4
     assert "Error" not in unread.stderr
     assert (run.folder / "report.png").exists()
+
+
+def test_every_record_is_written_with_its_own_rate(run, bundle, files):
+    said = run("attack", bundle, *files, *QUICK, "--rho", 0.2, "--records", "r.csv", "--group", "id", "--json").stdout
+    with (run.folder / "r.csv").open() as text:
+        rows = list(csv.DictReader(text))
+    assert (run.folder / "r.csv").stat().st_mode & 0o777 == 0o600
+    assert [(row["file"], int(row["row"])) for row in rows] == [
+        (name, place) for name in ("members", "non-members") for place in range(1, ROWS + 1)
+    ]
+    ids = [line.split(",")[2] for name in ("in.csv", "out.csv") for line in (run.folder / name).read_text().split()[1:]]
+    assert [row["group"] for row in rows] == ids
+    first = json.loads(said)["records"]["most_exposed"][0]
+    assert first["fpr"] == min(float(row["fpr"]) for row in rows)
+
+
+def test_a_file_or_a_group_that_is_not_there_is_said_before_a_row_is_paid_for(run, bundle, files):
+    asked = ("attack", bundle, *files, *QUICK, "--journal", "j")
+    assert "nowhere/r.csv" in run.fails(*asked, "--records", "nowhere/r.csv")
+    assert "has no column 'ward'" in run.fails(*asked, "--group", "ward")
+    assert not (run.folder / "j").exists()

@@ -71,7 +71,7 @@ def test_accounts_are_added_up_and_nothing_spent_claims_that_nothing_is_told():
 
 @pytest.mark.parametrize(("records", "pool"), [(1, 2), (3, 6), (2, 7)])
 def test_a_stranger_s_models_spread_as_the_draw_without_replacement_says(records, pool):
-    """Of every choice of records out of the pool: the variance of their mean, beside that of a mean of new ones."""
+    """The variance of the mean of every choice of records out of the pool, beside that of a mean of new ones."""
     numbers = np.random.default_rng(pool).standard_normal(pool)
     means = [np.mean(chosen) for chosen in itertools.combinations(numbers, records)]
     strangers = np.var(numbers, ddof=1) / records
