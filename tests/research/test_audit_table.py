@@ -23,6 +23,7 @@ def test_each_audit_convicts_something_and_each_fault_is_convicted_by_one():
 
 
 @pytest.mark.slow
+@pytest.mark.fresh_noise  # of which the sampler's forks must have different words
 @pytest.mark.parametrize("part", range(7))
 def test_the_page_shows_what_the_audits_say(part):
     """A right sampler is convicted with a probability of 21e-8 in all, and the other audits at 1e-9 each."""
