@@ -419,6 +419,8 @@ def replay_report(replayed: Replayed, tried: int, unit: str | None) -> Report:
     """Return the report of an audit by replay. tried: how many records, or units, it was with and without."""
     whose = "records" if unit is None else f"units of {unit!r}"
     said = f"{tried} {whose} show in releases alone, and move none too far"
+    if not replayed.moved:
+        said = f"training refused the records with or without each of the {whose}, and nothing was compared"
     if replayed.broken:
         first = replayed.broken[0]
         far = "" if first.moved is None else f": it moved by {first.moved:.6g}, and may by {first.most:.6g}"
@@ -433,6 +435,7 @@ def replay_report(replayed: Replayed, tried: int, unit: str | None) -> Report:
         title=f"Audit of a training by replay, with and without each of {tried} {whose}",
         finding=said,
         convicted=bool(replayed.broken),
+        inconclusive=not (replayed.broken or replayed.moved),
         content={"tried": tried, "unit": unit, "broken": [asdict(each) for each in replayed.broken], "moved": moved},
         tables=tuple(tables),
         warnings=tuple(f"training refused the records with or without {each}" for each in replayed.refused),

@@ -51,10 +51,11 @@ def values_of(name, field):
 def factors_of(kind: Kind, encoder):
     """Return what a training of a kind can be asked for, by name. encoder: a file."""
     needed = {"image_shape": (LEAST_SIDE, LEAST_SIDE), "encoder": encoder}
-    maps = [
-        member(**{name: needed[name] for name, field in member.model_fields.items() if field.is_required()})
-        for member in Features.members().values()
-    ]
+    maps = []
+    for member in Features.members().values():
+        given = {name: needed[name] for name, field in member.model_fields.items() if field.is_required()}
+        few = {"random_features": 64} if "random_features" in member.model_fields else {}
+        maps.append(member(**given, **few))
     own = {f"{kind.name} {name}": values_of(name, field) for name, field in kind.options.model_fields.items()}
     return {
         **own,  # first, for most of what does not go together is among them

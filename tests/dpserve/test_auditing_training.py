@@ -59,4 +59,5 @@ def test_a_report_convicts_by_the_first_thing_that_is_broken():
     assert report.exit_status == 3
     assert "2" in report.finding
     assert report.content["broken"][0]["most"] == 1.0
-    assert replay_report(Replayed((), {}), 3, None).exit_status == 0
+    assert replay_report(Replayed((), {"a release": (1.0, 1.0)}, ("record 2",)), 3, None).exit_status == 0
+    assert replay_report(Replayed((), {}, ("record 2",)), 1, None).exit_status == 4
