@@ -27,7 +27,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, zip_longest
+from functools import partial
+from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -72,14 +73,15 @@ class Broken:
     where: str
     moved: float | None = None
     most: float | None = None
-    record: str = field(default="", compare=False)
+    record: str = ""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of an audit. broken: each thing once. moved: how far each release moved at most, and may.
+    """The result of an audit. moved: how far each release moved at most, and may.
 
-    refused: the records with which, or without which, training refused the others, so that nothing was compared.
+    broken: each thing once, by the record that shows it most. refused: the records with which, or without which,
+    training refused the others, so that nothing was compared.
     """
 
     broken: tuple[Broken, ...]
@@ -223,18 +225,21 @@ def outcome(model: Any, bundle: Path) -> Outcome:
     return Outcome(strangers, {**holders, "tensors": tensors})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class NeighbouringRecords:
-    """Two neighbouring data sets. record: the record, or unit, that one alone has. more: with it, the last."""
+    """Two neighbouring data sets, which are made when they are asked for. record: the record, or unit, of one alone.
+
+    make: returns the records with it, the last.
+    """
 
     record: str
-    more: Records
+    make: Callable[[], Records]
 
-    @property
-    def fewer(self) -> Records:
-        """The other data set."""
-        of = _units_of(self.more)
-        return _read_alone(self.more, np.flatnonzero(of < of.max()))
+    def both(self) -> tuple[Records, Records]:
+        """Return the data set with the record, and the one without."""
+        more = self.make()
+        of = _units_of(more)
+        return more, _read_alone(more, np.flatnonzero(of < of.max()))
 
 
 def neighbours_to_try(records: Records, trials: int, seed: int = 0) -> list[NeighbouringRecords]:
@@ -244,9 +249,11 @@ def neighbours_to_try(records: Records, trials: int, seed: int = 0) -> list[Neig
     others, each once. Added are those of `_added`.
     """
     what = "record" if records.units is None else "unit"
-    removed = (NeighbouringRecords(f"{what} {unit}", with_last(records, unit)) for unit in _removed(records, seed))
+    removed = (
+        NeighbouringRecords(f"{what} {unit}", partial(with_last, records, unit)) for unit in _removed(records, seed)
+    )
     in_turn = chain.from_iterable(zip_longest(removed, _added(records)))
-    return [pair for pair, _ in zip(filter(None, in_turn), range(trials), strict=False)]
+    return list(islice(filter(None, in_turn), trials))
 
 
 def _removed(records: Records, seed: int) -> Iterator[int]:
@@ -282,17 +289,22 @@ def _added(records: Records) -> Iterator[NeighbouringRecords]:
     rare, common = int(counts.argmin()), int(counts.argmax())
     own, other = int(records.y[place]), int((records.y[place] + 1) % len(counts))
     in_turn = np.where(np.arange(len(lower)) % 2, lower, upper)
-    yield _with_more(records, "at all upper bounds, in the rarest class", upper, rare)
-    yield _with_more(records, "that is there already", records.X[place], own, place)
-    yield _with_more(records, "at all lower bounds", lower, common)
-    yield _with_more(records, "that is there already, of another class", records.X[place], other, place)
-    yield _with_more(records, "at upper and lower bounds in turn", in_turn, common)
+    made = (
+        ("at all upper bounds, in the rarest class", upper, rare, None),
+        ("that is there already", records.X[place], own, place),
+        ("at all lower bounds", lower, common, None),
+        ("that is there already, of another class", records.X[place], other, place),
+        ("at upper and lower bounds in turn", in_turn, common, None),
+    )
+    whose = "a record" if records.units is None else f"a unit of {_RECORDS_OF_A_UNIT} records"
+    for how, *more in made:
+        yield NeighbouringRecords(f"{whose} {how}", partial(_with_more, records, *more))
 
 
-def _with_more(records: Records, how: str, row: Floats, label: int, twin: int | None = None) -> NeighbouringRecords:
-    """Return the records and those with one more, or a unit of several. twin: the record whose row it has."""
+def _with_more(records: Records, row: Floats, label: int, twin: int | None) -> Records:
+    """Return the records with one more, or a unit of several. twin: the record whose row it has."""
     many = 1 if records.units is None else _RECORDS_OF_A_UNIT
-    made = np.frombuffer(hashlib.blake2b(f"{how}, {label}".encode(), digest_size=16).digest(), np.uint8)
+    made = np.frombuffer(hashlib.blake2b(row.tobytes() + bytes([label % 256]), digest_size=16).digest(), np.uint8)
     octets = np.tile(made, (many, 1))
     places = units = None
     if records.block_places is not None:
@@ -302,7 +314,7 @@ def _with_more(records: Records, how: str, row: Floats, label: int, twin: int | 
         names = None if records.units.names is None else np.vstack([records.units.names, made])
         of = np.append(records.units.of, [records.units.of.max() + 1] * many)
         units = Units(records.units.column, of, names)
-    more = replace(
+    return replace(
         records,
         X=np.vstack([records.X, np.tile(row, (many, 1))]),
         y=np.append(records.y, [label] * many),
@@ -312,7 +324,6 @@ def _with_more(records: Records, how: str, row: Floats, label: int, twin: int | 
         ids=None if records.ids is None else np.vstack([records.ids, octets]),
         block_places=places,
     )
-    return NeighbouringRecords(f"a {'record' if units is None else f'unit of {many} records'} {how}", more)
 
 
 def _source_with(source: Sequence[bytes], octets: NDArray[np.uint8], twin: int | None) -> Sequence[bytes]:
@@ -363,8 +374,12 @@ def together(each: Sequence[Replayed]) -> Replayed:
     moved: dict[str, tuple[float, float]] = {}
     for release, (by, most) in chain.from_iterable(one.moved.items() for one in each):
         moved[release] = max(by, moved.get(release, (0.0, most))[0]), most
-    broken = dict.fromkeys(chain.from_iterable(one.broken for one in each))
-    return Replayed(tuple(broken), moved, tuple(chain.from_iterable(one.refused for one in each)))
+    broken: dict[tuple[str, str], Broken] = {}
+    for found in chain.from_iterable(one.broken for one in each):
+        known = broken.setdefault((found.what, found.where), found)
+        if (found.moved or 0) > (known.moved or 0):
+            broken[found.what, found.where] = found
+    return Replayed(tuple(broken.values()), moved, tuple(chain.from_iterable(one.refused for one in each)))
 
 
 def shown_unpaid(train: Train, records: Records, seed: int = 0) -> Replayed:
@@ -382,7 +397,8 @@ def shown_unpaid(train: Train, records: Records, seed: int = 0) -> Replayed:
 def replay(train: Train, pair: NeighbouringRecords, seed: int = 0) -> Replayed:
     """Return what a training breaks with and without one record, or unit, both ways round."""
     each = []
-    for recorded, played in ((pair.more, pair.fewer), (pair.fewer, pair.more)):
+    more, fewer = pair.both()
+    for recorded, played in ((more, fewer), (fewer, more)):
         recording = Recording(seed)
         playing = Playing(recording)
         try:

@@ -18,7 +18,7 @@ from dpserve.audit.replay import (
 )
 from dpserve.training.errors import DataError
 from dpserve.training.fit import Request
-from dpserve.training.inputs.records import Digests, check_records
+from dpserve.training.inputs.records import check_records
 from dpserve.training.kinds.head.kind import Head
 from dpserve.training.kinds.published.kind import Published
 from dpserve.training.kinds.registry import trainable_kinds
@@ -89,7 +89,7 @@ def test_neighbours_are_those_that_differ_most():
     pairs = neighbours_to_try(made, 10)
     removed = [pair for pair in pairs if pair.record.startswith("record")]
     assert [pair.record for pair in removed][:3:2] == ["record 3", "record 7"]
-    rarest, twin, lowest, other, _ = [pair.more for pair in pairs if pair not in removed]
+    rarest, twin, lowest, other, _ = [pair.make() for pair in pairs if pair not in removed]
     assert (rarest.X[-1].tolist(), rarest.y[-1]) == ([1.0] * 4, 2)
     assert lowest.X[-1].tolist() == [0.0] * 4
     for again in (twin, other):
@@ -109,7 +109,7 @@ def test_neighbours_differ_by_one_record_or_unit_with_what_belongs_to_it(people)
     pairs = neighbours_to_try(made, 10)
     assert {"record 2", "unit 2"} & {pair.record for pair in pairs[:5]}  # alone in its block
     for pair in pairs:
-        more, fewer = pair.more, pair.fewer
+        more, fewer = pair.both()
         for records in (more, fewer):
             assert len(records.source) == len(records) == len(records.block_places) == len(records.ids)
         of = more.units.of if people else np.arange(len(more))
@@ -155,6 +155,4 @@ def test_a_training_that_is_refused_is_said_and_not_compared(tmp_path):
     train = trained_by(
         Request(name="h", lineage="h", kind=Head(objective="convexified", alpha=0.01, least_records=90)), tmp_path
     )
-    pair = NeighbouringRecords("record 89", made_records())
-    assert replay(train, pair).refused == ("record 89",)
-    assert isinstance(pair.fewer.source, Digests)
+    assert replay(train, NeighbouringRecords("record 89", made_records)).refused == ("record 89",)
