@@ -42,6 +42,7 @@ from dpserve.mechanisms.tapes import Law, Tape
 from dpserve.training.bundles.sealing import load_sealed
 from dpserve.training.errors import TrainingError
 from dpserve.training.fit import Request, fit
+from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.inputs.records import Digests, Records, Units
 from dpserve.training.kinds.kind import Bounded
 from dpserve.training.kinds.loading import load_model
@@ -203,12 +204,18 @@ _DRAWN_BY_THE_SYSTEM = frozenset({"model_id", "binding_key", "noise_key", "weigh
 Train = Callable[[Records, Tape], Outcome]
 
 
-def trained_by(request: Request, folder: Path) -> Train:
-    """Return a training as `fit` does it. folder: of the bundles and the secrets that it makes."""
+def trained_by(request: Request, folder: Path, known: Records) -> Train:
+    """Return a training as `fit` does it. folder: of the bundles and the secrets that it makes.
+
+    known: the records that the lineage has from an earlier training, as those of most trainings are.
+    """
     number = count()
 
     def train(records: Records, tape: Tape) -> Outcome:
         place = folder / f"training-{next(number)}"
+        registry = RecordRegistry(place / "state")
+        with registry.noted(request.lineage, registry.digests(known), known.unit):
+            pass
         fit(records, request, place / "bundle", state=place / "state", randomness=tape)
         return outcome(load_model(place / "bundle"), place / "bundle")
 
@@ -254,6 +261,12 @@ def neighbours_to_try(records: Records, trials: int, seed: int = 0) -> list[Neig
     )
     in_turn = chain.from_iterable(zip_longest(removed, _added(records)))
     return list(islice(filter(None, in_turn), trials))
+
+
+def known_before(records: Records) -> Records:
+    """Return the record, or the unit, that is left out first, for the lineage to know: without it it knows none."""
+    of = _units_of(records)
+    return _read_alone(records, np.flatnonzero(of == of[_longest(records)]))
 
 
 def _removed(records: Records, seed: int) -> Iterator[int]:

@@ -22,7 +22,7 @@ from dpserve.audit.membership.asking import AnswerJournal
 from dpserve.audit.membership.charges import ask_again, overdraw
 from dpserve.audit.membership.near_copies import near_copies_to_ask
 from dpserve.audit.release import audit_release
-from dpserve.audit.replay import audit_training, trained_by
+from dpserve.audit.replay import audit_training, known_before, trained_by
 from dpserve.audit.reports import ReportTable
 from dpserve.audit.sampler import audit_sampler
 from dpserve.mechanisms.registry import priced
@@ -54,8 +54,9 @@ app = program()
 def by_replay(fault: PlantedFault) -> bool:
     """Return whether `audit training` convicts a training with the fault."""
     with TemporaryDirectory() as folder:
-        train = trained_by(fault.request(), Path(folder))
-        return bool(audit_training(train, made_records(fault.records, fault.people), trials=2).broken)
+        records = made_records(fault.records, fault.people)
+        train = trained_by(fault.request(), Path(folder), known_before(records))
+        return bool(audit_training(train, records, trials=2).broken)
 
 
 def by_mechanism(fault: PlantedFault) -> bool:

@@ -25,6 +25,7 @@ from dpserve.training.feature_choice import AutoFeatures, Features, IdentityFeat
 from dpserve.training.fit import Request
 from dpserve.training.fitting import histograms
 from dpserve.training.fitting.network import Network
+from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.inputs.records import Declaration, Digests, Records, Units
 from dpserve.training.kinds import registry
 from dpserve.training.kinds.class_sums import steps as class_sums
@@ -150,16 +151,11 @@ def _centre_by_the_exact_count(original: Any) -> Any:
     return run
 
 
-def _sets_by(rule: Callable[[Records], bool]) -> Callable[[Any], Any]:
-    """Return what makes a training of one that has prediction sets by a rule that looks at the records."""
+def _sets_by_the_records(original: Any) -> Any:
+    def fit(records: Records, request: Any, *more: Any, **given: Any) -> Any:
+        return original(records, request.replaced(prediction_sets=("off", "all")[len(records) % 2]), *more, **given)
 
-    def make(original: Any) -> Any:
-        def fit(records: Records, request: Any, *more: Any, **given: Any) -> Any:
-            return original(records, request.replaced(prediction_sets=("off", "all")[rule(records)]), *more, **given)
-
-        return fit
-
-    return make
+    return fit
 
 
 class _Known:
@@ -169,13 +165,18 @@ class _Known:
     """
 
     def __init__(self) -> None:
-        self.known = frozenset(made_records().source[3:4])
         self.apart = True
 
-    def are_apart(self, records: Records) -> bool:
-        """Return whether none of the records is known, and keep it."""
-        self.apart = not self.known & set(records.source)
-        return self.apart
+    def fit(self, original: Any) -> Any:
+        """Return a training that looks whether the records are known."""
+
+        def fit(records: Records, request: Any, *more: Any, state: Any, **given: Any) -> Any:
+            registry = RecordRegistry(state)
+            self.apart = not registry.has_any(registry.digests(records), request.lineage)
+            changed = request.replaced(prediction_sets="all" if self.apart else "off")
+            return original(records, changed, *more, state=state, **given)
+
+        return fit
 
     def shown(self, original: Any) -> Any:
         """Return what shows it."""
@@ -245,7 +246,7 @@ FAULTS: Mapping[str, PlantedFault] = {
         frozenset({"strangers", "sequence"}),
     ),
     "a rule looks at the records": PlantedFault(
-        [(audited, "fit", _sets_by(lambda records: len(records) % 2 == 1))],
+        [(audited, "fit", _sets_by_the_records)],
         ClassSums(),
         frozenset({"sequence"}),
     ),
@@ -257,7 +258,7 @@ FAULTS: Mapping[str, PlantedFault] = {
     ),
     "strangers hear whether a record is known": PlantedFault(
         [
-            (audited, "fit", _sets_by((known := _Known()).are_apart)),
+            (audited, "fit", (known := _Known()).fit),
             (ReleaseCertificate, "shown_to_strangers", known.shown),
         ],
         ClassSums(),

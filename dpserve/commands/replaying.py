@@ -37,7 +37,7 @@ def _replayed(
     report: ReportOptions,
 ) -> None:
     from dpserve.audit import presentation
-    from dpserve.audit.replay import audit_training, neighbours_to_try, trained_by
+    from dpserve.audit.replay import audit_training, known_before, neighbours_to_try, trained_by
 
     request = Request(
         name="audited",
@@ -55,7 +55,8 @@ def _replayed(
         TemporaryDirectory() as folder,
         counting("with and without single " + ("records" if given.unit is None else "units"), tried) as done,
     ):
-        replayed = audit_training(trained_by(request, Path(folder)), records, chosen.trials, progress=done)
+        train = trained_by(request, Path(folder), known_before(records))
+        replayed = audit_training(train, records, chosen.trials, progress=done)
     report.show(presentation.replay_report(replayed, tried, given.unit))
 
 

@@ -10,6 +10,7 @@ import pytest
 from dpserve.audit.replay import (
     NeighbouringRecords,
     audit_training,
+    known_before,
     neighbours_to_try,
     replay,
     shown_unpaid,
@@ -43,8 +44,9 @@ def few_cases():
 def found_by(kind, case, folder, monkeypatch):
     (folder / ENCODER).write_bytes(perceptron())
     monkeypatch.chdir(folder)
-    train = trained_by(requested(kind, case), folder)
-    return together([shown_unpaid(train, records_of(case)), replay(train, neighbours_of(case))])
+    records = records_of(case)
+    train = trained_by(requested(kind, case), folder, known_before(records))
+    return together([shown_unpaid(train, records), replay(train, neighbours_of(case))])
 
 
 @pytest.mark.parametrize(("name", "case"), few_cases())
@@ -135,16 +137,16 @@ def test_a_value_is_refused_in_the_same_words_whatever_else_is_there(value):
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.broken])
 def test_a_planted_fault_is_convicted(tmp_path, name):
     fault = FAULTS[name]
+    made = made_records(fault.records, fault.people)
     with fault.planted():
-        train = trained_by(fault.request(), tmp_path)
-        found = audit_training(train, made_records(fault.records, fault.people), trials=1)
+        found = audit_training(trained_by(fault.request(), tmp_path, known_before(made)), made, trials=1)
     assert {each.what for each in found.broken} & fault.broken, found
 
 
 def test_the_claims_of_the_published_method_are_refuted_by_two_real_neighbours(tmp_path):
     """A weight moves further than Eq. 18 says; each claim, and so the noise, tells how many records there are."""
-    train = trained_by(Request(name="p", lineage="p", kind=Published(epochs=1, hidden=(256,))), tmp_path)
-    found = replay(train, neighbours_to_try(made_records(3000), 1)[0])
+    made, request = made_records(3000), Request(name="p", lineage="p", kind=Published(epochs=1, hidden=(256,)))
+    found = replay(trained_by(request, tmp_path, known_before(made)), neighbours_to_try(made, 1)[0])
     claims = ("all weights (Theorem 4)", "a weight (Eq. 18)", "a logit (Corollary 1)")
     assert {each.where for each in found.broken} >= {claims[1], *(f"the bound of {claim}" for claim in claims)}
     moved, most = found.moved[claims[1]]
@@ -152,7 +154,6 @@ def test_the_claims_of_the_published_method_are_refuted_by_two_real_neighbours(t
 
 
 def test_a_training_that_is_refused_is_said_and_not_compared(tmp_path):
-    train = trained_by(
-        Request(name="h", lineage="h", kind=Head(objective="convexified", alpha=0.01, least_records=90)), tmp_path
-    )
+    request = Request(name="h", lineage="h", kind=Head(objective="convexified", alpha=0.01, least_records=90))
+    train = trained_by(request, tmp_path, known_before(made_records()))
     assert replay(train, NeighbouringRecords("record 89", made_records)).refused == ("record 89",)
