@@ -66,8 +66,7 @@ def exposure_tables(exposure: Exposure, groups: Groups | None) -> tuple[ReportTa
     columns, claimed = exposure.columns(), exposure.allowed is not None
     members, others = exposure.shares(_RATE)
     note = (
-        f"FPR: the chance that a model not trained on the record is as sure of it, beside {exposure.null}; by rank "
-        "alone no smaller one can be seen. Of all: after Holm's correction for the "
+        f"FPR: {exposure.null}; by rank alone no smaller one can be seen. Of all: after Holm's correction for the "
         f"{len(exposure.member)} records that these were picked from. An FPR of at most {_RATE:.0%} of their own have "
         f"{members:.1%} of the members and {others:.1%} of the others."
     )

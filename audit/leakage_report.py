@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dpserve.audit.exposure_report import Groups, exposure_content, exposure_tables
 from dpserve.audit.membership.leakage import Leakage, MeasuredAttack
 from dpserve.audit.membership.verdict import LOW_RATES
 from dpserve.audit.reports import Picture, Report, ReportTable, interval, number
@@ -10,8 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def leakage_report(leakage: Leakage, url: str) -> Report:
-    """Return the report: every attack in one table, and the ROC of the best."""
+def leakage_report(leakage: Leakage, url: str, groups: Groups | None = None) -> Report:
+    """Return the report: every attack in one table, single records, and the ROC of the best."""
     best, pairs, difference = leakage.best, leakage.pairs, leakage.difference
     decided = f"{leakage.decided} members and {leakage.decided} non-members"
     finding = (
@@ -33,7 +34,8 @@ def leakage_report(leakage: Leakage, url: str) -> Report:
             "epsilon_lower_bound": pairs.epsilon,
             "pairs": pairs,
             "same_distribution": difference,
-        },
+        }
+        | exposure_content(leakage.exposure, groups),
         tables=(
             ReportTable.from_rows(
                 f"attacks on {decided}",
@@ -51,6 +53,7 @@ def leakage_report(leakage: Leakage, url: str) -> Report:
                 "1%, 0.1%: the TPR at such an FPR, a dash where there are too few non-members to see it. "
                 "*: counts, because it did best on the quarter of the candidates that chose its threshold.",
             ),
+            *exposure_tables(leakage.exposure, groups),
         ),
         picture=Picture.with_axes(("FPR", "TPR"), lambda axes: _draw(axes, best)),
         warnings=difference.warnings(),

@@ -388,7 +388,8 @@ def _exposure(asking: _Asking, judged: Verdict, own: OwnNull, seed: int) -> Expo
         of_candidates(judged.best.scores, asking.member[first], seed),
         own,
         judged.confidence,
-        f"the shadow models that were not trained on it, {own.compared.min()} to {own.compared.max()}",
+        "the chance that a model not trained on the record is as sure of it, beside the shadow models without it, "
+        f"{own.compared.min()} to {own.compared.max()}",
         lambda rates: judged.decision.power(rates, STEPS),
         of=of,
     )

@@ -108,7 +108,7 @@ class Exposure:
 
     member: (c,). row: (c,), its number in its file, from 1; of a unit that of its first row. score: (c,), of the attack
     that counts. allowed: (c,), the largest rate at which the claim lets a member be so exposed; None without a claim.
-    confidence: of what is said of records together. null: in words, with what records were compared.
+    confidence: of what is said of records together. null: in words, the chance that rates are.
     """
 
     member: Mask

@@ -3,8 +3,8 @@
 A privacy unit's score is the mean of its rows' scores.
 
 From the endpoint's answers (n, C), probabilities, to rows with true labels y (n,), and the shadow models' answers. Each
-score with shadow models was the best in a measured cell of `research/README.md` or `docs/attacks.md`; the others
-are for endpoints without them (`dpserve.audit.membership.leakage`).
+score with shadow models was the best in a measured cell of `research/README.md` or `docs/attacks.md`; endpoints
+without them have others (`dpserve.audit.membership.leakage`).
 
 The likelihood-ratio attack, LiRA, asks how likely an answer is from models that saw the row, and from others (Carlini
 et al. 2022, Algorithm 1, online, and Section V-C, offline). A row's scaled confidence is taken to be normal over shadow
@@ -61,31 +61,6 @@ def scaled_confidence(answers: Floats, y: Labels) -> Floats:
     others = answers.copy()
     np.put_along_axis(others, y[:, None], 0.0, axis=1)
     return log_of(_chance_of(answers, y)) - log_of(others.sum(axis=1))
-
-
-def correctness(answers: Floats, y: Labels) -> Floats:
-    """Return 1 where the likeliest class is the true one, 0 elsewhere: the gap attack (Yeom et al. 2018)."""
-    right: Floats = (answers.argmax(axis=1) == y).astype(np.float64)
-    return right
-
-
-def negative_entropy(answers: Floats, y: Labels) -> Floats:
-    """Sum of p ln p: how sure the answer is, whatever the label (Shokri et al. 2017, Section VI; Song and Mittal)."""
-    del y
-    entropies: Floats = (np.maximum(answers, _LEAST) * log_of(answers)).sum(axis=1)
-    return entropies
-
-
-def negative_modified_entropy(answers: Floats, y: Labels) -> Floats:
-    """(1 - p_y) ln p_y + sum over i != y of p_i ln(1 - p_i) (Song and Mittal 2021, Equation 8, sign changed).
-
-    Unlike entropy it knows the label: a sure answer counts for membership only where it is right.
-    """
-    terms = answers * log_of(1 - answers)
-    np.put_along_axis(terms, y[:, None], 0.0, axis=1)
-    chance = np.maximum(_chance_of(answers, y), _LEAST)
-    entropies: Floats = (1 - chance) * np.log(chance) + terms.sum(axis=1)
-    return entropies
 
 
 def average_answers(answers: Floats) -> Floats:

@@ -145,17 +145,9 @@ def attack(
     if foreign.predict_url is not None:
         if target is not None:
             raise WrongOption("predict_url", "takes the place of TARGET")
-        alone = (
-            *BundleOptions.model_fields,
-            *ShadowOptions.model_fields,
-            "copies",
-            "journal",
-            "rows_of_each",
-            "records",
-            "group",
-        )
-        refuse(context, "with --predict-url", *alone, "records", "group")
-        report.show(foreign.measure(of, key_file or [], confidence=confidence, seed=seed))
+        alone = (*BundleOptions.model_fields, *ShadowOptions.model_fields, "copies", "journal", "rows_of_each")
+        refuse(context, "with --predict-url", *alone)
+        report.show(foreign.measure(of, key_file or [], records, confidence=confidence, seed=seed))
     if target is None:
         raise ValueError("name a service's address or a bundle's folder, or another server with --predict-url")
     refuse(context, "without --predict-url", *PredictUrlOptions.model_fields)

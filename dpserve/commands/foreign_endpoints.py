@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpserve.commands.candidates import CandidateOptions
+from dpserve.commands.candidates import CandidateOptions, write_records
 from dpserve.commands.console import shares
 from dpserve.training.errors import WrongOption
 from dpserve.training.options import Options, option
@@ -37,8 +37,13 @@ class PredictUrlOptions(Options):
     )
     rows_a_request: int = option(100, "At most so many rows in a request.", panel=PANEL, ge=1)
 
-    def measure(self, of: CandidateOptions, key_files: Sequence[Path], *, confidence: float, seed: int) -> "Report":
-        """Ask about candidates, and return the report. Raises EndpointError, DataError and WrongOption."""
+    def measure(
+        self, of: CandidateOptions, key_files: Sequence[Path], records: Path | None, *, confidence: float, seed: int
+    ) -> "Report":
+        """Ask about candidates, write the records' file, and return the report.
+
+        Raises EndpointError, DataError and WrongOption.
+        """
         from dpserve.audit.leakage_report import leakage_report
         from dpserve.audit.membership.leakage import measure_leakage
         from dpserve.probability_url import ProbabilityUrl
@@ -53,6 +58,7 @@ class PredictUrlOptions(Options):
             raise WrongOption("answer_classes", "names two classes or more, each once", value=self.answer_classes)
         columns = _columns(of)
         candidates = of.read(_declaration(columns, classes))
+        groups = of.groups(candidates)
         key = key_files[0].read_text("utf-8").strip() if key_files else None
         server = ProbabilityUrl(
             self.predict_url,
@@ -72,7 +78,8 @@ class PredictUrlOptions(Options):
                 seed=seed,
                 progress=progress,
             )
-        return leakage_report(leakage, self.predict_url)
+        write_records(records, leakage.exposure, groups)
+        return leakage_report(leakage, self.predict_url, groups)
 
 
 def _columns(of: CandidateOptions) -> tuple[str, ...]:

@@ -100,11 +100,15 @@ def test_a_model_that_memorises_is_measured_from_the_command_line(run, serve, fi
     (run.folder / "key").write_text("abc\n")
     url = serve(*DIALECTS["open inference"][1:])
     more = ["--request-json", json.dumps(OPEN_INFERENCE), "--key-file", "key"]
-    read = json.loads(run("attack", "--predict-url", url, *files, *more, "--json").stdout)
+    read = json.loads(run("attack", "--predict-url", url, *files, *more, "--records", "r.csv", "--json").stdout)
     assert read["decided"] == {"members": COUNT, "non_members": COUNT}
     assert read["convicted"] is False
     assert read["epsilon_lower_bound"] > 1
     assert max(one["interval"][0] for one in read["attacks"]) > 0.3
+    header, *rows = (run.folder / "r.csv").read_text().splitlines()
+    assert len(rows) == 2 * COUNT
+    assert "fpr_corrected" in header
+    assert "allowed" not in header
 
 
 def test_what_is_missing_is_said_in_one_line(run, serve, files):

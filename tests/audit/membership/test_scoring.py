@@ -34,28 +34,12 @@ def test_every_signal_is_the_formula(z):
         others = [p[row, other] for other in range(4) if other != label]
         assert scoring.log_confidence(p, Y)[row] == pytest.approx(math.log(own))
         assert scoring.scaled_confidence(p, Y)[row] == pytest.approx(math.log(own) - math.log(sum(others)), abs=1e-9)
-        assert scoring.negative_entropy(p, Y)[row] == pytest.approx(sum(q * math.log(q) for q in p[row]))
-        modified = (1 - own) * math.log(own) + sum(q * math.log(1 - q) for q in others)
-        assert scoring.negative_modified_entropy(p, Y)[row] == pytest.approx(modified, abs=1e-12)
-        assert scoring.correctness(p, Y)[row] == (p[row].argmax() == label)
 
 
 def test_a_label_that_was_not_released_has_a_finite_score():
     p = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    for signal in (
-        scoring.log_confidence,
-        scoring.scaled_confidence,
-        scoring.negative_entropy,
-        scoring.negative_modified_entropy,
-    ):
+    for signal in (scoring.log_confidence, scoring.scaled_confidence):
         assert np.isfinite(signal(p, np.array([0, 0]))).all()
-
-
-def test_a_sure_answer_counts_for_membership_only_where_it_is_right():
-    p = np.array([[0.9, 0.1], [0.1, 0.9]])
-    sure, wrong = scoring.negative_modified_entropy(p, np.array([0, 0]))
-    assert sure > wrong
-    assert np.ptp(scoring.negative_entropy(p, np.array([0, 0]))) == pytest.approx(0)
 
 
 @given(LOGITS, st.integers(1, 5))
