@@ -210,7 +210,7 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
                     given.label,
                     target,
                     blocks=request.declared_blocks,
-                    progress=lambda count, share: show(f"{count:,} records", share),
+                    progress=lambda _, share: show("", share),
                 )
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("kind", "must be a kind that answers with probabilities", value=self.kind)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -60,7 +61,12 @@ class Parsed:
 
 
 def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
-    """Return the values of an Arrow array. clip: draw values back to their bounds instead of refusing them."""
+    """Return the values of an Arrow array. clip: draw values back to their bounds instead of refusing them.
+
+    A struct holds values of several types, one for each row: those of each type are parsed by themselves.
+    """
+    if pa.types.is_struct(array.type) and not isinstance(column, TextColumn):
+        return _parse_several(column, array, clip=clip)
     try:
         column_values = _parsed(column, array)
     except pa.ArrowNotImplementedError:
@@ -83,6 +89,32 @@ def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
         first,
         column_values.plain if column_values.plain is not None else _plain_of(column, array, column_values),
     )
+
+
+def _parse_several(column: AnyColumn, array: pa.Array, *, clip: bool) -> Parsed:
+    """Return what each value of a struct is by itself: no value may move with another record's."""
+    empty = placeholder(column)
+    values: list[Any] = [empty] * len(array)
+    absent, refusals = np.ones(len(array), np.bool_), list[RefusedValue]()
+    nowhere = np.ones(len(array), np.bool_)
+    for field in array.flatten():
+        rows = np.flatnonzero(np.asarray(field.is_valid()))
+        nowhere[rows] = False
+        parsed = parse(column, field.take(pa.array(rows)), clip=clip)
+        if parsed.refused:
+            refusals.append((int(rows[parsed.refused[0]]), parsed.refused[1]))
+        if parsed.values is not None:
+            absent[rows] = parsed.absent
+            for row, value in zip(rows.tolist(), parsed.values, strict=True):
+                values[row] = value
+    if column.required and nowhere.any():
+        refusals.append((int(np.argmax(nowhere)), "a value is required, and there is none"))
+    made, plain = np.array(values), None
+    if isinstance(column, NumberColumn):
+        plain = pa.array(made, pa.float64(), mask=absent)
+    elif isinstance(column, TimeColumn):
+        plain = pa.array(made, pa.int64(), mask=absent).cast(pa.timestamp("us"))
+    return Parsed(made, absent, min(refusals, key=lambda refusal: refusal[0], default=None), plain)
 
 
 def _plain_of(column: Column, array: pa.Array, values: Parsed) -> pa.Array | None:
@@ -123,12 +155,12 @@ def _numbers(column: NumberColumn, array: pa.Array) -> Parsed:
         try:
             numbers = pc.cast(array, pa.float64())
         except pa.ArrowInvalid:
-            return _by_value(column, array)
+            return _by_value(column, given)
         nan_is_missing = False
     elif pa.types.is_dictionary(array.type) or not _is_number(array.type):
         return _by_value(column, array)
     else:
-        numbers = pc.cast(array, pa.float64(), safe=False)
+        numbers = _doubles(array)
         nan_is_missing = True
     values, absent = _filled(numbers, 0.0, np.float64)
     if nan_is_missing:
@@ -142,6 +174,13 @@ def _numbers(column: NumberColumn, array: pa.Array) -> Parsed:
         what = "is not an integer" if np.isfinite(values[row]) else "is not a finite number"
         return Parsed(values, absent, (row, f"{values[row]:g} {what}"))
     return Parsed(values, absent, plain=None if absent.any() else values)
+
+
+def _doubles(array: pa.Array) -> pa.Array:
+    """Return numbers as float64, each the nearest: of a decimal, too, whatever scale the array has for the others."""
+    if pa.types.is_decimal(array.type):
+        array = pc.cast(array, pa.string())
+    return pc.cast(array, pa.float64(), safe=False)
 
 
 def _with_usual_signs(column: NumberColumn, array: pa.Array) -> pa.Array:
@@ -204,12 +243,23 @@ def _encoded(array: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Return an array of a type that Arrow's functions take."""
+    """Return an array of a type that Arrow's functions take: of values of several types, texts that mean the same."""
+    if pa.types.is_struct(array.type):
+        several = [field.to_pylist() for field in array.flatten()]
+        texts = (next((value for value in row if value is not None), None) for row in zip(*several, strict=True))
+        return pa.array([_text_of(value) for value in texts], pa.large_string())
     if pa.types.is_string_view(array.type):
         return array.cast(pa.large_string())
     if pa.types.is_boolean(array.type):
         return array.cast(pa.int8())
     return array
+
+
+def _text_of(value: Any) -> str | None:
+    """Return a number without an exponent, and a whole one without a point; true and false, times and texts as such."""
+    if not isinstance(value, float):
+        return None if value is None else _canonical(value)
+    return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
 def _filled(array: pa.Array, empty: float, dtype: Any) -> tuple[NDArray[Any], Mask]:
@@ -333,7 +383,7 @@ def _words(array: pa.Array) -> Words:
     """Return 64 bits for each value."""
     numbers = None
     if _is_number(array.type):
-        numbers = pc.cast(array, pa.float64(), safe=False)
+        numbers = _doubles(array)
     elif _is_text(array.type):
         try:
             numbers = pc.cast(array, pa.float64())

@@ -8,7 +8,7 @@ import codecs
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime, time
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -178,27 +178,35 @@ class _Sheet(TablePart):
 
 
 def _cells(values: list[Any]) -> pa.Array:
-    """Return a column of a sheet: in the type of its cells, or as texts where they have several types.
+    """Return a column of a sheet: in the type of its cells, or where they have several types a struct of one of each.
 
-    An empty cell is an empty text, or null among values of another type. A number among texts gets a last 0 after its
-    point, so that none has three digits there, as groups of digits have.
+    What a cell is read as then follows from itself alone, whatever cells are beside it: records of others must not move
+    with one record. An empty cell is an empty text, or null among values of another type.
     """
-    present = [value for value in values if value != ""]
-    kinds = {type(value) for value in present}
-    if present and kinds <= {int, float}:
-        return pa.array([None if value == "" else float(value) for value in values], pa.float64())
-    if present and (kinds == {bool} or kinds <= {date, datetime}):
-        given = [None if value == "" else value for value in values]
-        if datetime in kinds:
-            given = [datetime.combine(value, time()) if type(value) is date else value for value in given]
-        return pa.array(given)
-    return pa.array([_cell_text(value) for value in values], pa.string())
+    kinds = [_KIND_OF_CELL.get(type(value), "text") for value in values]
+    fields = {kind: None for kind, value in zip(kinds, values, strict=True) if value != ""}
+    if len(fields) < 2:
+        kind = next(iter(fields), "text")
+        return pa.array([(None if value == "" and kind != "text" else value) for value in values], _CELLS[kind])
+    arrays = [
+        pa.array(
+            [value if own == kind and value != "" else None for own, value in zip(kinds, values, strict=True)], type_
+        )
+        for kind, type_ in _CELLS.items()
+        if kind in fields
+    ]
+    return pa.StructArray.from_arrays(arrays, [kind for kind in _CELLS if kind in fields])
 
 
-def _cell_text(value: Any) -> str:
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value!r}0"
-    return str(value)
+_KIND_OF_CELL = {int: "number", float: "number", bool: "boolean", datetime: "datetime", date: "date"}
+_CELLS = {
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+    "datetime": pa.timestamp("us"),
+    "date": pa.date32(),
+    "text": pa.string(),
+}
+"""The type of each kind of cell."""
 
 
 def _csv_table(name: str, files: pa_fs.FileSystem, paths: list[str], encoding: str | None) -> Table:
