@@ -43,6 +43,17 @@ def _without_privacy(trial: Trial) -> Qualities:
     return {UNLIMITED: trial.case.quality(softmax(trial.heads.asked(chosen) @ weights.T))}
 
 
+def _boosted(trial: Trial) -> Qualities:
+    """scikit-learn's trees, boosted with its defaults, on the table as it is."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    case = trial.case
+    model = HistGradientBoostingClassifier(random_state=0).fit(case.X, case.y)
+    probabilities = np.zeros((len(case.asked), case.classes))
+    probabilities[:, model.classes_] = model.predict_proba(case.asked)
+    return {UNLIMITED: case.quality(probabilities)}
+
+
 def _algorithm_1(trial: Trial) -> Qualities:
     """Algorithm 1 with Gaussian noise, its claim composed as mu-GDP composes: mu / sqrt(Q) for each of Q answers."""
     logits, sensitivity = _published_logits(trial.case)
@@ -127,6 +138,7 @@ def _never(trial: Trial) -> Qualities:
 
 OPTIONS: dict[str, Option] = {
     "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy),
+    "boosted": Option("no privacy (scikit-learn's boosted trees)", "nothing", "not private", _boosted),
     **{name: _planned(name) for name in _PROVEN},
     "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
     **{name: Option(name, "once", "proven", _never) for name in RIVALS},

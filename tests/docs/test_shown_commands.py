@@ -72,7 +72,7 @@ PROGRAMS = {
     "docker": "needs a container engine; tests/deployment checks the Dockerfile without one",
     "kubectl": "needs a cluster: its own parser reads the line below; tests/deployment checks what is applied",
     "make": "`make demo`, `make serve`: tests/dpserve/test_cli.py runs the demonstration that they are",
-    "git": "what is tested is a clone already",
+    "python3 ": "what is tested has an environment already",
     "sudo": "needs root: what it is for, that an image's user reads a bundle, needs a container engine",
     "pip": "needs a package index; tests/training/test_errors.py says what an extra brings",
     "source": "test_readme_page.py pastes it",

@@ -71,6 +71,15 @@ def test_every_table_of_the_page_is_what_its_command_prints():
     assert reproduced("table", "rule").stdout in text
 
 
+def test_the_readmes_lines_are_those_of_the_command():
+    printed = reproduced("table", "rivals").stdout.splitlines()
+    text = (PAGE.parents[2] / "README.md").read_text()
+    _, section = text.split("## How good it is\n")
+    shown = [line for line in section.split("## ")[0].splitlines() if line.startswith("|")]
+    assert len(shown) > 5
+    assert [line for line in shown if line not in printed] == []
+
+
 def test_a_mechanism_that_refuses_is_shown_as_refusing(tmp_path):
     """The grid has no place for the noise of ten million answers; a figure for it would be invented."""
     asked = Trial(Heads(Drawn.read("digits", tmp_path).case(0)), 10_000_000, "tiny", queries=(100_000,))
