@@ -19,12 +19,10 @@ from dpserve.service.predictor import ServedModel
 from dpserve.service.telemetry.logs import LogLine
 from dpserve.service.telemetry.metrics import METRICS
 from dpserve.service.telemetry.tracing import ATTRIBUTES
-from dpserve.training.bundles.certificate import Certificate
 from dpserve.training.evaluated_sets import CoverageAt
 from dpserve.training.evaluation import CalibrationBin, Evaluation
 from dpserve.training.export.files import Exported
-from dpserve.training.kinds.kind import PayOnceKind
-from dpserve.training.kinds.published.bundle import UnprovenCertificate
+from dpserve.training.kinds.kind import MeteredKind, PayOnceKind
 from dpserve.training.kinds.registry import all_kinds
 from dpserve.training.planning.answers import AnswerPlan
 from dpserve.training.planning.recommendation import Recommendation
@@ -58,8 +56,9 @@ class Leaving:
 def everything() -> tuple[Leaving, ...]:
     """Return all that leaves, but for metrics and the attributes of spans: `LOOSE` has those."""
     kinds = all_kinds().values()
-    of_kinds = [kind.certificate_type for kind in kinds if isinstance(kind, PayOnceKind)]
-    certificates: tuple[type[Disclosed], ...] = (Certificate, UnprovenCertificate, *of_kinds)
+    certificates: tuple[type[Disclosed], ...] = tuple(
+        kind.certificate_type for kind in kinds if isinstance(kind, MeteredKind | PayOnceKind)
+    )
     stranger, holder, owner = Reader
     return (
         Leaving("GET /models", stranger, (schemas.ModelsOut,)),

@@ -5,11 +5,12 @@ planted between the certificate, which says what the noise should be, and the an
 of noise of `dpserve attack` (`dpserve.audit.membership.near_copies`); `audit mechanism` on two worst-case inputs;
 `audit service` on two heads that a record makes the difference between.
 Prints for how many seeds each convicts. `--sound N` counts convictions, and small p, of N seeds without a fault.
+`power` counts them for selections with too little noise, by the number of answers that each audit sees.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -109,24 +110,31 @@ def head_of_digits(records: Records | None = None) -> MeteredModel:
     return train_head(records, Recipe("digits", feature_map, 10.0), "digits")
 
 
-def attacked(model: MeteredModel, mechanism: Any, seed: int) -> NoiseFinding:
-    """Return what an attack's test of noise finds."""
+def attacked(model: MeteredModel, mechanism: Any, seed: int, rows: int | None = None) -> NoiseFinding:
+    """Return what an attack's test of noise finds. rows: near-copies that it asks about; None for what it would."""
     head = replace(model, certificate=model.certificate.model_copy(update={"model_id": f"{seed:032x}"}))  # type: ignore[type-var]
     endpoint = BundleEndpoint(head, mechanism, rehearsal_key(seed))
     described = endpoint.model()
     journal = AnswerJournal(None, described)
+    if rows is not None:
+        journal.settle_near_copies(rows)
     return near_copies_to_ask(endpoint, described, journal, seed).ask(endpoint, journal)
 
 
-def audited_mechanism(mechanism: Any, seed: int) -> bool:
-    """Return whether `audit mechanism` convicts it, by as many answers as it asks for by itself."""
+def convicted_by_attack(model: MeteredModel, mechanism: Any, seed: int, rows: int | None = None) -> bool:
+    """Return whether an attack's test of noise convicts."""
+    return attacked(model, mechanism, seed, rows).p_value <= CONVICTS
+
+
+def audited_mechanism(mechanism: Any, seed: int, trials: int = MECHANISM_TRIALS) -> bool:
+    """Return whether `audit mechanism` convicts it, by as many answers to each of two inputs."""
     sound = getattr(mechanism, "sound", mechanism)
     worlds, randomness = sound.worst_neighbours(CLASSES), SeededRandomness(seed, ("noise faults", repr(mechanism)))
     ones = np.ones(_PIECE)
     batch = Worlds(np.repeat(worlds.logits_in, _PIECE, axis=0), np.repeat(worlds.logits_out, _PIECE, axis=0), ones)
     scored: tuple[list[Floats], list[Floats]] = ([], [])
     noise = []
-    for _ in range(MECHANISM_TRIALS // _PIECE):
+    for _ in range(trials // _PIECE):
         for logits, kept in zip((batch.logits_in, batch.logits_out), scored, strict=True):
             answers = mechanism.release(logits, ones, randomness)
             kept.append(sound.log_ratio(answers, batch))
@@ -156,8 +164,8 @@ class Asked:
         return self.endpoint.answers(X)
 
 
-def audited_services(mechanism: Any, seed: int) -> bool:
-    """Return whether `audit service` convicts two services of neighbouring heads."""
+def audited_services(mechanism: Any, seed: int, trials: int = SERVICE_TRIALS) -> bool:
+    """Return whether `audit service` convicts two services of neighbouring heads, by as many answers of each."""
     pair, delta = neighbouring_heads(), _delta(mechanism)
     services = [
         Asked(BundleEndpoint(head, mechanism, rehearsal_key(2 * seed + place)))
@@ -166,7 +174,7 @@ def audited_services(mechanism: Any, seed: int) -> bool:
     rng = np.random.default_rng(seed)
     with finished_pieces(None) as store:
         sound, inside, outside, noise = observe_services(
-            services[0], services[1], pair, pair.row[None], SERVICE_TRIALS, rng, store, seed=seed
+            services[0], services[1], pair, pair.row[None], trials, rng, store, seed=seed
         )
     return judge(sound, inside, outside, delta=delta, noise=noise).convicted
 
@@ -234,6 +242,33 @@ def faults(
     if sound:
         tables.append(count_alarms(model, sound))
     print_tables(tables)
+
+
+@app.command()
+def power(seeds: Annotated[int, typer.Option(min=1, help="For each number of answers.")] = 5) -> None:
+    """Print how many seeds convict selections with too little noise, by the answers that each audit sees."""
+    model = head_of_digits()
+    sizes = {"attack": (200, 800, 3200), "audit mechanism": (10**4, 10**5), "audit service": (2000, 8000)}
+    rows = list[tuple[str, ...]]()
+    for mechanism, price in MECHANISMS:
+        if mechanism not in ("selected-neuron", "label"):
+            continue
+        sound = priced(mechanism, price, CLASSES)
+        for share in (0.9, 0.8, 0.5):
+            planted = Faulty(sound, share)
+            audits: Mapping[str, Callable[[int, int], bool]] = {
+                "attack": partial(convicted_by_attack, model, planted),
+                "audit mechanism": partial(audited_mechanism, planted),
+                "audit service": partial(audited_services, planted),
+            }
+            found = (
+                f"{sum(convicts(seed, count) for seed in range(seeds))}"
+                for audit, convicts in audits.items()
+                for count in sizes[audit]
+            )
+            rows.append((f"{mechanism} {price}", f"noise x {share}", *found))
+    columns = [f"{audit}, {count:,}" for audit, counts in sizes.items() for count in counts]
+    print_tables([ReportTable(f"Convicted of {seeds} seeds", ("mechanism", "fault", *columns), tuple(rows))])
 
 
 if __name__ == "__main__":

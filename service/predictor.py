@@ -173,7 +173,7 @@ class Standing:
 
 
 class ServedModel(Disclosed, BaseModel):
-    """What `GET /models/NAME` says beside the certificate. price: of a pay-once model."""
+    """The members of `GET /models/NAME` beside the certificate. price: of a pay-once model."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -466,7 +466,7 @@ class Predictor(ABC):
 
     @cached_property
     def public_model(self) -> dict[str, Any]:
-        """What anybody may see of the certificate, and how the model is served.
+        """The part of the certificate that anybody may see, and how the model is served.
 
         Made once, before the first request: a stranger's request takes no time that depends on what was released.
         """

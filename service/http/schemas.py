@@ -336,7 +336,7 @@ class ErrorOut(Disclosed, Struct):
 
 
 class NoiseHeaderOut(Disclosed, Struct, kw_only=True):
-    """What the header `dpserve-noise` says of all rows: the fields of `AnswerNoiseOut`, each of the largest."""
+    """The header `dpserve-noise`, of all rows: the fields of `AnswerNoiseOut`, each of the largest."""
 
     law: Declared[str | None]
     on: Declared[str | None]

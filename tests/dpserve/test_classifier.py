@@ -270,7 +270,8 @@ LABELS = {
     "booleans of pandas": (pd.Series(Y == "yes", dtype="boolean"), None, [False, True]),
     "integers": ((Y == "yes").astype(int), [0, 1], [0, 1]),
     "integers with names": ((Y == "yes").astype(int), {1: "well", 0: "ill"}, [0, 1]),
-    "numbers": ((Y == "yes").astype(float), [0, 1], [0.0, 1.0]),
+    "numbers": ((Y == "yes").astype(float), [0, 1], [0, 1]),
+    "numbers written as such": ((Y == "yes").astype(float), [0.0, 1.0], [0.0, 1.0]),
     "texts": (Y, ["yes", "no"], ["no", "yes"]),
     "categories": (pd.Series(pd.Categorical(Y)), ["yes", "no"], ["no", "yes"]),
 }

@@ -158,7 +158,7 @@ def unlike(tmp_path_factory):
 
 
 def test_who_has_paid_for_nothing_sees_the_same_whatever_was_released(unlike, tmp_path):
-    """What was released is not the same here, and nor is how much of it there is."""
+    """Neither what was released is the same here, nor how much of it there is."""
     compared = []
     for place, model in enumerate(unlike):
         ids = {"model_id": "0" * 32} | ({"canaries": unlike[0].certificate.canaries} if place else {})

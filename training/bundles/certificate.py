@@ -65,8 +65,9 @@ ONE_RECORD = (
 )
 
 TRAINING_SUCCEEDED = (
-    "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
-    "hidden from whoever sees that a model is served."
+    "Training succeeded. That it does, rather than be refused for a bad value, for a tolerance that it misses, for too "
+    "many or too few records or for some that are in another lineage or block or in an earlier fit, can depend on one "
+    "record, and is not hidden from whoever sees that a model is served."
 )
 
 ONE_LINEAGE = (
@@ -102,8 +103,7 @@ ASSUMPTIONS = (
     "Bounds, classes, columns and their names and encodings, feature map, Lambda, tolerance, and the mechanism and the "
     "price of its answers were chosen without looking at the private records. Choosing any of them by results on the "
     "private records, or by this model's exact answers, whatever they are about, is not covered.",
-    "Training succeeded. That it does, rather than be refused for a bad value or miss its tolerance, can depend on "
-    "one record, and is not hidden from whoever sees that a model is served.",
+    TRAINING_SUCCEEDED,
     ONE_LINEAGE,
     ONE_BY_ONE,
     "The weights, the noise key, this file's digest of them and the lineage key stay with the owner; only priced "

@@ -29,6 +29,7 @@ from dpserve.training.pay_once.releases import Release
 from dpserve.training.watchers import Watcher
 
 if TYPE_CHECKING:
+    from dpserve.training.bundles.certificate import ModelCertificate
     from dpserve.training.inputs.records import Declaration, Records
     from dpserve.training.pay_once.certificate import ReleaseCertificate
     from dpserve.training.pay_once.chain import Step
@@ -61,7 +62,7 @@ Answers = Literal["metered", "once"]
 
 @dataclass(frozen=True)
 class Terms:
-    """What was declared of a training: all that its rules and defaults may look at. Nothing is of the records.
+    """The declared part of a training: all that its rules and defaults may look at. Nothing is of the records.
 
     feature_map: as it was declared, although the training may have bought another. unit: the column of privacy units.
     price, n: as of `Job`.
@@ -100,7 +101,7 @@ class Job:
 
     @property
     def terms(self) -> Terms:
-        """What was declared of it, for rules."""
+        """The declared part of it, for rules."""
         records = self.records
         return Terms(self.name, records.declaration, records.unit, self.feature_map.declared, self.price, self.n)
 
@@ -319,6 +320,13 @@ class MeteredKind(Kind):
         "canaries": NO_CANARIES,
         "quantiles": NO_QUANTILES,
     }
+
+    @property
+    def certificate_type(self) -> "type[ModelCertificate]":
+        """Return the type of its certificates: that of a certified head."""
+        from dpserve.training.bundles.certificate import Certificate
+
+        return Certificate
 
     def bounded(self, model: Any) -> "Sequence[Bounded]":
         """Return the exact numbers whose bounds the noise of answers follows from: by default logits of some rows."""

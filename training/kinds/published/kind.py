@@ -49,6 +49,13 @@ class PublishedKind(MeteredKind):
         with extra("torch", "training networks"):
             import torch  # noqa: F401
 
+    @property
+    def certificate_type(self) -> "type[UnprovenCertificate]":
+        """Return the type of its certificates."""
+        from dpserve.training.kinds.published.bundle import UnprovenCertificate
+
+        return UnprovenCertificate
+
     def train(self, job: Job, options: Published) -> Any:
         """Train the network and save it."""
         from dpserve.training.kinds.published.bundle import save_published
