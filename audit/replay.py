@@ -204,17 +204,17 @@ _DRAWN_BY_THE_SYSTEM = frozenset({"model_id", "binding_key", "noise_key", "weigh
 Train = Callable[[Records, Tape], Outcome]
 
 
-def trained_by(request: Request, folder: Path, known: Records) -> Train:
+def trained_by(request: Request, folder: Path, earlier: Records) -> Train:
     """Return a training as `fit` does it. folder: of the bundles and the secrets that it makes.
 
-    known: the records that the lineage has from an earlier training, as those of most trainings are.
+    earlier: the records that the lineage has from an earlier training, as those of most trainings are.
     """
     number = count()
 
     def train(records: Records, tape: Tape) -> Outcome:
         place = folder / f"training-{next(number)}"
         registry = RecordRegistry(place / "state")
-        with registry.noted(request.lineage, registry.digests(known), known.unit):
+        with registry.noted(request.lineage, registry.digests(earlier), earlier.unit):
             pass
         fit(records, request, place / "bundle", state=place / "state", randomness=tape)
         return outcome(load_model(place / "bundle"), place / "bundle")

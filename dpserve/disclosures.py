@@ -22,7 +22,6 @@ from dpserve.service.telemetry.tracing import ATTRIBUTES
 from dpserve.training.evaluated_sets import CoverageAt
 from dpserve.training.evaluation import CalibrationBin, Evaluation
 from dpserve.training.export.files import Exported
-from dpserve.training.kinds.kind import MeteredKind, PayOnceKind
 from dpserve.training.kinds.registry import all_kinds
 from dpserve.training.planning.answers import AnswerPlan
 from dpserve.training.planning.recommendation import Recommendation
@@ -55,10 +54,7 @@ class Leaving:
 
 def everything() -> tuple[Leaving, ...]:
     """Return all that leaves, but for metrics and the attributes of spans: `LOOSE` has those."""
-    kinds = all_kinds().values()
-    certificates: tuple[type[Disclosed], ...] = tuple(
-        kind.certificate_type for kind in kinds if isinstance(kind, MeteredKind | PayOnceKind)
-    )
+    certificates: tuple[type[Disclosed], ...] = tuple(kind.certificate_type for kind in all_kinds().values())
     stranger, holder, owner = Reader
     return (
         Leaving("GET /models", stranger, (schemas.ModelsOut,)),

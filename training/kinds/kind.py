@@ -288,6 +288,13 @@ class Kind(ABC):
         """
         return None
 
+    @property
+    def certificate_type(self) -> "type[ModelCertificate]":
+        """Return the type of its certificates: by default that of a certified head."""
+        from dpserve.training.bundles.certificate import Certificate
+
+        return Certificate
+
     def bounded(self, model: Any) -> "Sequence[Bounded]":  # noqa: ARG002 - a metered kind looks
         """Return the exact numbers that stay with the owner; none of a model that is private itself."""
         return ()
@@ -320,13 +327,6 @@ class MeteredKind(Kind):
         "canaries": NO_CANARIES,
         "quantiles": NO_QUANTILES,
     }
-
-    @property
-    def certificate_type(self) -> "type[ModelCertificate]":
-        """Return the type of its certificates: that of a certified head."""
-        from dpserve.training.bundles.certificate import Certificate
-
-        return Certificate
 
     def bounded(self, model: Any) -> "Sequence[Bounded]":
         """Return the exact numbers whose bounds the noise of answers follows from: by default logits of some rows."""
