@@ -83,6 +83,22 @@ def test_a_network_whose_noise_is_missing_is_convicted(remembered):
         assert curves[1][rates >= fpr].min() >= tpr
 
 
+def test_each_record_is_found_in_its_file(remembered):
+    """A network that knows its members by heart, and one of them with another label: that one is no member to it."""
+    network, candidates = remembered
+    wrong = candidates.members.y.copy()
+    wrong[17] = (wrong[17] + 1) % 3
+    asked = Candidates(Labelled(candidates.members.X, wrong), candidates.others)
+    endpoint = BundleEndpoint(network, Exact(3, 0.1, "laplace"), rehearsal_key(0))
+    found = Attack([endpoint], asked, REMEMBERING).run().exposure
+    assert found.row.tolist() == [*range(1, 81), *range(1, 81)]
+    assert found.member.tolist() == [True] * 80 + [False] * 80
+    assert (found.own.limits == found.own.rates).all()  # Laplace's noise on one logit is no normal law
+    assert found.own.limits[17] > 0.5
+    assert found.own.limits[:80].mean() < found.own.limits[80:].mean() - 0.1
+    assert found.score[17] < np.quantile(found.score[:80], 0.05)
+
+
 @pytest.fixture(scope="module")
 def split_by_label():
     """Digits below 5 as members and the others as non-members, and a head trained on the members."""

@@ -11,10 +11,14 @@ from dpserve.audit.membership.shadow_models import (
     HeadRecipe,
     NetworkRecipe,
     Pool,
+    ShadowSetup,
     shadow_setup_of,
     train_heads,
     train_shadow_models,
 )
+from dpserve.mechanisms.gaussian import Gaussian
+from dpserve.mechanisms.label import Label
+from dpserve.mechanisms.laplace import Laplace
 from dpserve.mechanisms.published import Published
 from dpserve.training.errors import TrainingError
 from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
@@ -127,6 +131,20 @@ def test_a_published_network_is_mimicked_by_networks_of_its_shape_and_passes():
     assert setup.mechanism == Published(3, 0.5, "laplace")
     assert setup.sensitivity == pytest.approx(certificate.claimed_neuron_sensitivity)
     assert not setup.departures
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "normal"),
+    [
+        (None, True),
+        (Gaussian(1.0), True),
+        (Laplace(1.0), False),
+        (Label(1.0), False),
+        (Published(3, 1.0, "gaussian"), False),
+    ],
+)
+def test_confidences_are_taken_for_normal_where_noise_is_normal_on_each_logit(mechanism, normal):
+    assert ShadowSetup({"classes": ["a", "b", "c"]}, HEADS, mechanism, None).nearly_normal is normal
 
 
 def test_a_model_on_an_unknown_encoder_gets_no_shadow_models():
