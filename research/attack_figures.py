@@ -1,7 +1,8 @@
 """`python -m research.attack_figures`: the figures of docs/attacks.md about how attacks are evaluated.
 
-`guessing` attacks targets that saw no candidate, `pool` scores the same answers with shadow models of ever more records
-than the target's, and `servers` attacks models of scikit-learn by their answers alone. Everything follows from seeds.
+`guessing` attacks targets that saw no candidate, and `single` accuses single records of many models. `pool` scores the
+same answers with shadow models of ever more records than the target's, and `servers` attacks models of scikit-learn by
+their answers alone. Everything follows from seeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +20,14 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.losses import Cost
 from dpserve.audit.membership.candidates import Candidates, Labelled
 from dpserve.audit.membership.claims import claim_of_releases
+from dpserve.audit.membership.exposure import own_null
 from dpserve.audit.membership.leakage import measure_leakage
 from dpserve.audit.membership.scoring import (
+    log_confidence,
     offline_ratio,
     online_ratio,
     pooled_ratio,
+    relative_confidence,
     scaled_confidence,
     scores_of,
 )
@@ -69,6 +73,38 @@ def guessing(
         for name, found in [*((each.attack, each) for each in judged.found), ("the one that counts", judged.best)]:
             figures.setdefault(name, []).append((found.auc, found.true_positive_rates[1] or 0.0))
     _print(figures)
+
+
+@app.command()
+def single(records: int = 200, targets: int = 600, shadow_models: int = 20) -> None:
+    """Print how often single digits are accused by chance, where all together are in 1 %: of heads without them."""
+    X, y = _rows("digits", None)
+    some = np.random.default_rng(0).permutation(len(y))[: 2 * records]
+    draws = Draws(targets + shadow_models, records, 0)
+    models = train_shadow_models(Pool(X[some], y[some]), HeadRecipe(10, LAMBDA), draws, device="cpu")
+    answers = softmax(models.logits)
+    confidences = np.stack([scaled_confidence(each, y[some]) for each in answers])
+    losses = np.stack([log_confidence(each, y[some]) for each in answers])
+    shadow, seen, out = confidences[targets:], models.members[targets:], ~models.members[:targets]
+    scores = {
+        "LiRA, online": np.stack([online_ratio(each, shadow, seen) for each in confidences[:targets]]),
+        "LiRA, offline": np.stack([offline_ratio(each, shadow, seen) for each in confidences[:targets]]),
+        "RMIA": np.stack([relative_confidence(each, losses[targets:], seen) for each in losses[:targets]]),
+    }
+    accused = {name: each > np.quantile(each[out], 0.99) for name, each in scores.items()}
+    beside = [(place + 1 + np.arange(shadow_models)) % targets for place in range(targets)]
+    accused["own null"] = np.stack(
+        [
+            own_null(each, confidences[others], models.members[others]).rates <= 0.01
+            for each, others in zip(confidences, beside, strict=False)
+        ]
+    )
+    for name, each in accused.items():
+        rates = (each & out).sum(axis=0) / out.sum(axis=0)
+        typer.echo(
+            f"{name}: on average {rates.mean():.4f}, never {np.mean(rates == 0):.2f} of the records, in more than 5 % "
+            f"{np.mean(rates > 0.05):.3f} of them, at most {rates.max():.3f}"
+        )
 
 
 @app.command()
