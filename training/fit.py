@@ -29,7 +29,7 @@ from dpserve.training.features.maps import Encoder
 from dpserve.training.fields import checked_name
 from dpserve.training.inputs.blocks import BlockDeclaration, noted_in_blocks
 from dpserve.training.inputs.lineage import RecordRegistry, advice, overlap_text
-from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.inputs.records import Declaration, Records, check_declared
 from dpserve.training.kinds import registry as kinds
 from dpserve.training.kinds.kind import NEEDED_N, Ability, Job, Kind, declared_count, needed_price
 from dpserve.training.options import Options, option
@@ -162,6 +162,8 @@ def fit(
     watcher = watcher or Unwatched()
     check_needs(request)
     check_abilities(request, unit=records.unit)
+    if isinstance(records, Records):
+        check_declared(records)
     declared = request.declared_blocks
     if records.declaration.blocks != (() if declared is None else declared.names):
         raise WrongOption("blocks", "is not what the records were read by")

@@ -6,7 +6,7 @@ a minimum, a maximum or a list of the classes that occur would each say somethin
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import overload
 
 import numpy as np
@@ -220,6 +220,25 @@ def check_records(
         raise DataError(Message("{}{}", where, bad))
     indices = _class_indices(labels, tuple(values), lambda index: where + row_name(index))
     return Records(X, indices, declaration, tuple(source))
+
+
+def check_declared(records: Records) -> None:
+    """Raise DataError for a value of the records that is no number within its declared bounds.
+
+    Whoever reads a table refuses such a value there. Records that are made otherwise are not taken at their word: every
+    sensitivity rests on the bounds.
+    """
+    declaration = records.declaration
+    lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
+    for start in range(0, len(records), _SOME):
+        rows = records.X[start : start + _SOME]
+        broken = _outside(rows, lower, upper, declaration.feature_names, partial(_row_from, start))
+        if broken is not None:
+            raise DataError(broken)
+
+
+def _row_from(start: int, row: int) -> str:
+    return f"record {start + row}"
 
 
 def _outside(
