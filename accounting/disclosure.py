@@ -147,7 +147,10 @@ def _classes(annotation: object) -> Iterator[type]:
 
 
 def shown(value: BaseModel, reader: Reader) -> dict[str, Any]:
-    """Return what a reader may see of a model, ready for JSON. Raises TypeError for what is not `Disclosed`."""
+    """Return what a reader may see of a model, ready for JSON. Raises TypeError for what is not `Disclosed`.
+
+    A serialiser of the class's own is trusted to write its fields under their names, and each by itself.
+    """
     return value.model_dump(mode="json", exclude=_hidden(value, reader))
 
 

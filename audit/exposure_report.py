@@ -67,8 +67,8 @@ def exposure_tables(exposure: Exposure, groups: Groups | None) -> tuple[ReportTa
     members, others = exposure.shares(_RATE)
     note = (
         f"FPR: {exposure.null}; by rank alone no smaller one can be seen. Of all: after Holm's correction for the "
-        f"{len(exposure.member)} records that these were picked from. An FPR of at most {_RATE:.0%} of their own have "
-        f"{members:.1%} of the members and {others:.1%} of the others."
+        f"{len(exposure.member)} records that these were picked from. Of the members {members:.1%} "
+        f"have an FPR of their own of at most {_RATE:.0%}, and of the others {others:.1%}."
     )
     if claimed:
         beyond = int(exposure.beyond_claim.sum())

@@ -418,13 +418,14 @@ _SHOWS_IN = {
 def replay_report(replayed: Replayed, tried: int, unit: str | None) -> Report:
     """Return the report of an audit by replay. tried: how many records, or units, it was with and without."""
     whose = "records" if unit is None else f"units of {unit!r}"
-    said = f"{tried} {whose} show in releases alone, and move none too far"
+    said = f"none of the {whose} shows outside the releases, and none moves one further than its noise is for"
     if not replayed.moved:
         said = f"training refused the records with or without each of the {whose}, and nothing was compared"
     if replayed.broken:
         first = replayed.broken[0]
+        which = first.record or f"one of the {whose}"
         far = "" if first.moved is None else f": it moved by {first.moved:.6g}, and may by {first.most:.6g}"
-        said = f"one of the {whose} shows in {_SHOWS_IN[first.what]} {first.where}{far}"
+        said = f"{which} shows in {_SHOWS_IN[first.what]} {first.where}{far}"
     moved = [(release, by, most) for release, (by, most) in replayed.moved.items()]
     broken = [(_SHOWS_IN[each.what], each.where, each.moved, each.most, each.record) for each in replayed.broken]
     tables = [ReportTable.from_rows("what moved", ("what", "moved by at most", "may move by"), moved)]
@@ -438,8 +439,8 @@ def replay_report(replayed: Replayed, tried: int, unit: str | None) -> Report:
         inconclusive=not (replayed.broken or replayed.moved),
         content={"tried": tried, "unit": unit, "broken": [asdict(each) for each in replayed.broken], "moved": moved},
         tables=tuple(tables),
-        warnings=tuple(f"training refused the records with or without {each}" for each in replayed.refused),
-        notes=("how far a release moved, and how many records were left out, are exact figures of them: keep them",),
+        warnings=tuple(f"training refused the records {each}" for each in replayed.refused),
+        notes=("this report has exact figures of your records: keep it to yourself",),
     )
 
 

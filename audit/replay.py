@@ -40,7 +40,7 @@ from dpserve.mechanisms.randomness import Randomness
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.mechanisms.tapes import Law, Tape
 from dpserve.training.bundles.sealing import load_sealed
-from dpserve.training.errors import TrainingError
+from dpserve.training.errors import MissingExtra, TrainingError, WrongOption
 from dpserve.training.fit import Request, fit
 from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.inputs.records import Digests, Records, Units
@@ -81,8 +81,8 @@ class Broken:
 class Replayed:
     """The result of an audit. moved: how far each release moved at most, and may.
 
-    broken: each thing once, by the record that shows it most. refused: the records with which, or without which,
-    training refused the others, so that nothing was compared.
+    broken: each thing once, by the record that shows it most. refused: why training refused the records with or without
+    one, so that no more was compared.
     """
 
     broken: tuple[Broken, ...]
@@ -175,8 +175,8 @@ class Playing(Tape):
 
     def note(self, where: str, moved: float, most: float) -> None:
         """Note how far something moved, and may."""
-        self.moved[where] = max(moved, self.moved.get(where, (0.0, 0.0))[0]), most
-        if moved > most * (1 + _ROUNDING):
+        self.moved[where] = _larger(moved, self.moved.get(where, (0.0, 0.0))[0]), most
+        if not moved <= most * (1 + _ROUNDING):  # which is so for one that is no number, too
             self.broken.append(Broken("movement", where, moved, most))
 
     def _lose(self, where: str) -> NoReturn:
@@ -257,7 +257,7 @@ def neighbours_to_try(records: Records, trials: int, seed: int = 0) -> list[Neig
     """
     what = "record" if records.units is None else "unit"
     removed = (
-        NeighbouringRecords(f"{what} {unit}", partial(with_last, records, unit)) for unit in _removed(records, seed)
+        NeighbouringRecords(f"{what} {unit + 1}", partial(with_last, records, unit)) for unit in _removed(records, seed)
     )
     in_turn = chain.from_iterable(zip_longest(removed, _added(records)))
     return list(islice(filter(None, in_turn), trials))
@@ -386,13 +386,19 @@ def together(each: Sequence[Replayed]) -> Replayed:
     """Return several results as one."""
     moved: dict[str, tuple[float, float]] = {}
     for release, (by, most) in chain.from_iterable(one.moved.items() for one in each):
-        moved[release] = max(by, moved.get(release, (0.0, most))[0]), most
+        moved[release] = _larger(by, moved.get(release, (0.0, most))[0]), most
     broken: dict[tuple[str, str], Broken] = {}
     for found in chain.from_iterable(one.broken for one in each):
         known = broken.setdefault((found.what, found.where), found)
         if (found.moved or 0) > (known.moved or 0):
             broken[found.what, found.where] = found
-    return Replayed(tuple(broken.values()), moved, tuple(chain.from_iterable(one.refused for one in each)))
+    refused = dict.fromkeys(chain.from_iterable(one.refused for one in each))
+    return Replayed(tuple(broken.values()), moved, tuple(refused))
+
+
+def _larger(one: float, other: float) -> float:
+    """Return the larger movement; one that is no number is larger than all."""
+    return one if math.isnan(one) or one > other else other
 
 
 def shown_unpaid(train: Train, records: Records, seed: int = 0) -> Replayed:
@@ -401,19 +407,24 @@ def shown_unpaid(train: Train, records: Records, seed: int = 0) -> Replayed:
     few = _read_alone(records, np.flatnonzero(of <= of.max() // 10))
     try:
         before, after = (train(each, Recording(seed)) for each in (records, few))
-    except TrainingError:
-        return Replayed((), {}, ("all but a tenth",))
+    except (WrongOption, MissingExtra):
+        raise
+    except TrainingError as error:
+        return Replayed((), {}, (f"without all but a tenth of them: {error}",))
     unlike = _unlike(before.strangers, after.strangers)
     return Replayed(tuple(Broken("strangers", where, record="all but a tenth") for where in unlike), {})
 
 
 def replay(train: Train, pair: NeighbouringRecords, seed: int = 0) -> Replayed:
-    """Return what a training breaks with and without one record, or unit, both ways round."""
+    """Return what a training breaks with and without one record, or unit, both ways round.
+
+    Raises WrongOption and MissingExtra, which no record decides.
+    """
     each = []
     more, fewer = pair.both()
     for recorded, played in ((more, fewer), (fewer, more)):
         recording = Recording(seed)
-        playing = Playing(recording)
+        playing, refused = Playing(recording), tuple[str, ...]()
         try:
             before = train(recorded, recording)
             with suppress(Lost):  # which has noted it
@@ -422,10 +433,12 @@ def replay(train: Train, pair: NeighbouringRecords, seed: int = 0) -> Replayed:
                 playing.broken += differences(before, after)
                 for what, by, most in _moved(before, after):
                     playing.note(what, by, most)
-        except TrainingError:
-            return Replayed((), {}, (pair.record,))
+        except (WrongOption, MissingExtra):
+            raise
+        except TrainingError as error:
+            refused = (f"with or without {pair.record}: {error}",)
         broken = (replace(one, record=pair.record) for one in playing.broken)
-        each.append(Replayed(tuple(broken), playing.moved))
+        each.append(Replayed(tuple(broken), playing.moved, refused))
     return together(each)
 
 
@@ -451,14 +464,16 @@ def _moved(before: Outcome, after: Outcome) -> Iterator[tuple[str, float, float]
 def _unlike(before: object, after: object, where: str = "") -> Iterator[str]:
     """Yield the paths at which two values differ in a bit."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for name in sorted({*before, *after} - _DRAWN_BY_THE_SYSTEM):
+        for name in sorted({*before, *after} - (frozenset() if where else _DRAWN_BY_THE_SYSTEM)):
             yield from _unlike(before.get(name), after.get(name), f"{where}.{name}".lstrip("."))
     elif _bytes_of(before) != _bytes_of(after):
         yield where
 
 
 def _bytes_of(value: object) -> bytes:
-    return value.tobytes() if isinstance(value, np.ndarray) else json.dumps(value, default=str).encode()
+    if isinstance(value, np.ndarray):
+        return repr((value.shape, value.dtype)).encode() + value.tobytes()
+    return json.dumps(value, default=str).encode()
 
 
 def with_last(records: Records, unit: int) -> Records:

@@ -1,6 +1,7 @@
 """Everything that leaves a training or a service, by who reads it: the one list of what `disclosed_fields` is asked of.
 
-A test holds the list to the replies that a service really has, and to every class of `Disclosed`.
+A test holds the list to every class of `Disclosed`, and every struct of replies to be one. gRPC has the messages of
+`/v2`; the headers `dpserve-receipt` and `dpserve-budget` have those members of `POST /predict`.
 """
 
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ def everything() -> tuple[Leaving, ...]:
         Leaving("GET /budget/receipts", stranger, (schemas.ReceiptsOut,)),
         Leaving("POST /predict", holder, (schemas.PredictResponse,)),
         Leaving("header dpserve-noise", holder, (schemas.NoiseHeaderOut,)),
-        Leaving("POST /v2/models/NAME/infer", holder, (schemas.InferResponse,)),
+        Leaving("POST /v2/models/NAME/infer, and gRPC", holder, (schemas.InferResponse,)),
         Leaving("an export: its certificate", holder, certificates, filtered=True),
         Leaving("an export: its file", holder, (Exported,)),
         Leaving("dpserve evaluate: what is published", holder, (Evaluation, CalibrationBin, CoverageAt, Roc)),

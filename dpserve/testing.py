@@ -78,7 +78,7 @@ def check_kind(
             again = trained.model("again", trained.records(_RECORDS))
             _check_noise(model, again)
             _check_features(trained)
-            _check_replay(trained)
+        _check_replay(trained)
         for name, records in trained.odd_records():
             with _naming(f"training on {name}"):
                 trained.model(name.replace(" ", "-"), records)
@@ -217,8 +217,10 @@ def _check_replay(trained: "_Trained") -> None:
         return outcome(trained.model(name, records, randomness=tape), trained.folder / name)
 
     for records in (trained.records(40), trained.records(40, label=0)):
-        for broken in audit_training(train, records, trials=2).broken:
+        found = audit_training(train, records, trials=2)
+        for broken in found.broken:
             raise AssertionError(f"a record shows beside what is released: {broken}")
+        _require(bool(found.moved), f"no neighbours were compared: {'; '.join(found.refused)}")
 
 
 def _check_features(trained: "_Trained") -> None:

@@ -183,14 +183,9 @@ class _Known:
         return lambda shown: {**original(shown), "apart": self.apart}
 
 
-def _scale_of_the_calibration(original: Any) -> Any:
-    """Leak 2: a public scale of noise, in full precision, by which a released number can be told."""
-
-    def outcome(model: Any, *more: Any) -> Any:
-        made = original(model, *more)
-        return replace(made, strangers={**made.strangers, "scale": 0.1 * model.calibration.scale})
-
-    return outcome
+def _scale_of_a_release(original: Any) -> Any:
+    """Leak 2: a public scale, in full precision, by which a released number can be told."""
+    return lambda shown: {**original(shown), "scale": 0.1 * sum(shown.prediction_sets.released[0])}
 
 
 def _number_of_cuts(original: Any) -> Any:
@@ -266,7 +261,10 @@ FAULTS: Mapping[str, PlantedFault] = {
         sets="all",
     ),
     "strangers see a scale that follows from a release": PlantedFault(
-        [(audited, "outcome", _scale_of_the_calibration)], ClassSums(), frozenset({"strangers"})
+        [(ReleaseCertificate, "shown_to_strangers", _scale_of_a_release)],
+        ClassSums(),
+        frozenset({"strangers"}),
+        sets="all",
     ),
     "strangers see the number of cuts": PlantedFault(
         [(ReleaseCertificate, "shown_to_strangers", _number_of_cuts)],

@@ -141,6 +141,8 @@ def attack(
     if records is not None:
         from dpserve.audit.reports import check_writable
 
+        if records.exists():
+            raise WrongOption("records", f"names {records}, which is there and is not overwritten: name a new file")
         check_writable(records)
     if foreign.predict_url is not None:
         if target is not None:

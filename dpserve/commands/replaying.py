@@ -24,7 +24,8 @@ class ReplayOptions(Options):
 
 app = Group(
     "Train on a table with and without single records, all releases replayed: nothing else may change by a bit, and no "
-    "release by more than its noise is for. Nothing is noted, charged or kept. Exit status 3 when something is."
+    "release by more than its noise is for. Nothing is noted, charged or kept. Exit status 3 when a record shows "
+    "elsewhere, or moves a release too far."
 )
 
 
@@ -46,7 +47,6 @@ def _replayed(
         price=None if price is None else price.whole,
         n=None if price is None else price.n,
         features=features,
-        prediction_sets="all" if price is not None else "off",
     )
     check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
     records = given.read_all(lambda: check_needs(request))

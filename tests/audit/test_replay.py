@@ -9,6 +9,7 @@ import pytest
 
 from dpserve.audit.replay import (
     NeighbouringRecords,
+    Outcome,
     audit_training,
     known_before,
     neighbours_to_try,
@@ -17,7 +18,8 @@ from dpserve.audit.replay import (
     together,
     trained_by,
 )
-from dpserve.training.errors import DataError
+from dpserve.mechanisms.tapes import Law, release
+from dpserve.training.errors import DataError, MissingExtra, TrainingError, WrongOption
 from dpserve.training.fit import Request
 from dpserve.training.inputs.records import check_records
 from dpserve.training.kinds.head.kind import Head
@@ -90,7 +92,7 @@ def test_neighbours_are_those_that_differ_most():
     made = replace(made, y=np.where(np.arange(len(made)) == 7, 1, 0))
     pairs = neighbours_to_try(made, 10)
     removed = [pair for pair in pairs if pair.record.startswith("record")]
-    assert [pair.record for pair in removed][:3:2] == ["record 3", "record 7"]
+    assert [pair.record for pair in removed][:3:2] == ["record 4", "record 8"]
     rarest, twin, lowest, other, _ = [pair.make() for pair in pairs if pair not in removed]
     assert (rarest.X[-1].tolist(), rarest.y[-1]) == ([1.0] * 4, 2)
     assert lowest.X[-1].tolist() == [0.0] * 4
@@ -109,7 +111,7 @@ def test_neighbours_differ_by_one_record_or_unit_with_what_belongs_to_it(people)
     of = made.units.of if people else np.arange(len(made))
     made = replace(made, declaration=blocks, block_places=np.where(of == 2, 1, 0), ids=np.array(made.source.octets))
     pairs = neighbours_to_try(made, 10)
-    assert {"record 2", "unit 2"} & {pair.record for pair in pairs[:5]}  # alone in its block
+    assert {"record 3", "unit 3"} & {pair.record for pair in pairs[:5]}  # alone in its block
     for pair in pairs:
         more, fewer = pair.both()
         for records in (more, fewer):
@@ -156,4 +158,37 @@ def test_the_claims_of_the_published_method_are_refuted_by_two_real_neighbours(t
 def test_a_training_that_is_refused_is_said_and_not_compared(tmp_path):
     request = Request(name="h", lineage="h", kind=Head(objective="convexified", alpha=0.01, least_records=90))
     train = trained_by(request, tmp_path, known_before(made_records()))
-    assert replay(train, NeighbouringRecords("record 89", made_records)).refused == ("record 89",)
+    found = replay(train, NeighbouringRecords("record 90", made_records))
+    assert [said.startswith("with or without record 90: there are fewer") for said in found.refused] == [True]
+
+
+@pytest.mark.parametrize("error", [WrongOption("steps", "is wrong"), MissingExtra("not there")])
+def test_what_no_record_decides_is_raised(error):
+    def train(records, tape):
+        raise error
+
+    with pytest.raises(type(error)):
+        audit_training(train, made_records(), trials=1)
+
+
+def _trains_on(movements):
+    """A training that releases one number for each, moved so far where there are records but the last."""
+
+    def train(records, tape):
+        for moved in movements:
+            if moved is None:
+                if len(records) % 2:
+                    raise TrainingError("refused")
+                continue
+            values = np.zeros(1) if len(records) % 2 == 0 else np.array([moved])
+            release(Law("made", 1.0, (), whole=True), values, tape, lambda _: np.zeros(1))
+        return Outcome({}, {})
+
+    return train
+
+
+@pytest.mark.parametrize("movements", [(np.nan,), (1.5,), (1.5, None), (np.nan, 0.5)])
+def test_a_movement_that_is_too_large_or_no_number_is_convicted(movements):
+    """So it is where training refuses the neighbour afterwards."""
+    pair = NeighbouringRecords("record 90", made_records)
+    assert {each.what for each in replay(_trains_on(movements), pair).broken} == {"movement"}

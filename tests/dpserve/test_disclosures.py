@@ -52,6 +52,13 @@ def test_strangers_see_nothing_that_was_released():
     assert {each.follows_from for each in listed() if each.reader == "stranger"} == {"declared", "asked"}
 
 
+def test_what_is_shown_unasked_has_nothing_of_what_anybody_asked():
+    """The type does not say whose requests a field follows from."""
+    unasked = [each for each in EVERYTHING if each.filtered]
+    assert len(unasked) == 2
+    assert {field.disclosure.name for each in unasked for field in each.fields()} == {"declared", "released"}
+
+
 def test_metrics_and_spans_follow_from_nothing_of_the_records():
     assert {each.least for values in LOOSE.values() for each in values.values()} == {Reader.STRANGER}
 

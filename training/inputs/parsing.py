@@ -256,7 +256,9 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _text_of(value: Any) -> str | None:
-    """Return a number without an exponent, and a whole one without a point; true and false, times and texts as such."""
+    """Return a number without an exponent, a whole one without a point, true and false as 1 and 0, others as such."""
+    if isinstance(value, bool):
+        return str(int(value))
     if not isinstance(value, float):
         return None if value is None else _canonical(value)
     return f"{Decimal(repr(value)):f}".removesuffix(".0")

@@ -183,6 +183,7 @@ def _cells(values: list[Any]) -> pa.Array:
     What a cell is read as then follows from itself alone, whatever cells are beside it: records of others must not move
     with one record. An empty cell is an empty text, or null among values of another type.
     """
+    values = [value if type(value) in _KIND_OF_CELL else str(value) for value in values]  # a time of day, too
     kinds = [_KIND_OF_CELL.get(type(value), "text") for value in values]
     fields = {kind: None for kind, value in zip(kinds, values, strict=True) if value != ""}
     if len(fields) < 2:

@@ -3,7 +3,7 @@
 import codecs
 import gzip
 import re
-from datetime import date, datetime
+from datetime import date, datetime, time
 from itertools import product
 
 import numpy as np
@@ -249,7 +249,7 @@ def test_a_spreadsheets_texts_are_read_by_the_schema(tmp_path, iso):
 
 
 BESIDE = (7.5, True, date(2022, 1, 2), "1,25")
-CELLS = (*BESIDE, 1.25, 1.125, 1e-05, 7, "1.125,5", datetime(2022, 1, 2), "2022-01-02", "Zürich")
+CELLS = (*BESIDE, 1.25, 1.125, 1e-05, 7, "1.125,5", datetime(2022, 1, 2), "2022-01-02", "Zürich", time(3, 4))
 
 
 def cell_of(tmp_path, name, *cells):
