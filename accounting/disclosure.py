@@ -29,7 +29,7 @@ class Reader(IntEnum):
 
     STRANGER = 0
     """Whoever has paid for nothing: somebody without a key, or a client before the first answer."""
-    HOLDER = 1
+    CLIENT = 1
     """Whoever has paid for the release that is shown."""
     OWNER = 2
     """Whoever has the records."""
@@ -64,7 +64,7 @@ Private = Annotated[T, PRIVATE]
 
 def Released(release: str) -> Disclosure:  # noqa: N802 - stands where a type does
     """Return the type of what follows from a release, by its name: `Annotated[float, Released("counts")]`."""
-    return Disclosure("released", Reader.HOLDER, release)
+    return Disclosure("released", Reader.CLIENT, release)
 
 
 class Disclosed:

@@ -411,7 +411,7 @@ _SHOWS_IN = {
     "movement": "the movement of",
     "parts": "two parts of the records, at",
     "strangers": "what strangers are shown, at",
-    "holders": "what holders get, at",
+    "clients": "what clients who have paid are shown, at",
 }
 
 

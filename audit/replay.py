@@ -7,7 +7,7 @@ record has the coins that it had, and all else is computed from D'. Then
 - the releases are the same, in number, order and declared numbers;
 - what each was computed from moved by at most the sensitivity that its noise is for, and only those that were computed
   from one part of the records moved, where records were kept apart;
-- everything else that leaves the training has the same bytes: what strangers are shown, and what holders get.
+- everything else that leaves the training has the same bytes: what strangers are shown, and what clients are.
 
 What strangers are shown follows from what was declared, and from coins and noise, alone: so it is the same, too, after
 a training on a tenth of the records, where each release gives something else.
@@ -65,12 +65,12 @@ class Taped:
 class Broken:
     """One thing that a training must keep and does not.
 
-    what: "sequence" of the releases, "movement" of one, "parts" of which one alone may move, "strangers" or "holders"
+    what: "sequence" of the releases, "movement" of one, "parts" of which one alone may move, "strangers" or "clients"
     who would see it. where: the release, or the field. moved, most: of a movement. record: that there is in one of
     the neighbours alone.
     """
 
-    what: Literal["sequence", "movement", "parts", "strangers", "holders"]
+    what: Literal["sequence", "movement", "parts", "strangers", "clients"]
     where: str
     moved: float | None = None
     most: float | None = None
@@ -141,7 +141,7 @@ class Playing(Tape):
         self._words = SeededRandomness(self.recording.seed, ("replay", "words"))
         self._more = SeededRandomness(self.recording.seed, ("replay", "one more"))
         self._tossed, self._taped = iter(self.recording.tossed), iter(self.recording.taped)
-        self._squares: dict[Law, float] = {}
+        self._squares: dict[str, float] = {}
         self._earlier_part_moved = False
 
     def words(self, count: int) -> Words:
@@ -163,14 +163,15 @@ class Playing(Tape):
         """Return what was released before, and note how far the values have moved."""
         del draw
         before = next(self._taped, None)
+        where = f"{self.release}: {law}" if self.release else str(law)
         if before is None or before.law != law or before.values.shape != np.shape(values):
-            self._lose(f"a release of {np.size(values)} values by {law}")
-        earlier = 0.0 if law.whole else self._squares.get(law, 0.0)
-        self._squares[law] = earlier + float(np.square(values - before.values).sum())
-        moved = math.sqrt(self._squares[law])
-        self.note(str(law), moved, law.sensitivity)
+            self._lose(f"{where}, of {np.size(values)} values")
+        earlier = 0.0 if law.whole else self._squares.get(where, 0.0)
+        self._squares[where] = earlier + float(np.square(values - before.values).sum())
+        moved = math.sqrt(self._squares[where])
+        self.note(where, moved, law.sensitivity)
         if moved and self._earlier_part_moved:
-            self.broken.append(Broken("parts", str(law), moved, 0.0))
+            self.broken.append(Broken("parts", where, moved, 0.0))
         return before.released.copy()
 
     def note(self, where: str, moved: float, most: float) -> None:
@@ -191,10 +192,10 @@ class Playing(Tape):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A training's outcome. strangers, holders: what they are shown of it. bounded: exact numbers that nobody is."""
+    """A training's outcome. strangers, clients: what they are shown of it. bounded: exact numbers that nobody is."""
 
     strangers: Mapping[str, Any]
-    holders: Mapping[str, Any]
+    clients: Mapping[str, Any]
     bounded: Sequence[Bounded] = ()
 
 
@@ -225,11 +226,11 @@ def trained_by(request: Request, folder: Path, earlier: Records) -> Train:
 def outcome(model: Any, bundle: Path) -> Outcome:
     """Return the outcome of the training that made a model. bundle: which it was read from."""
     certificate = model.certificate
-    strangers, holders, kind = certificate.shown_to_strangers(), certificate.public(), kind_of(model)
+    strangers, clients, kind = certificate.shown_to_strangers(), certificate.public(), kind_of(model)
     if kind.answers == "metered":
-        return Outcome(strangers, holders, kind.bounded(model))
+        return Outcome(strangers, clients, kind.bounded(model))
     _, tensors = load_sealed(bundle, type(certificate))
-    return Outcome(strangers, {**holders, "tensors": tensors})
+    return Outcome(strangers, {**clients, "tensors": tensors})
 
 
 @dataclass(frozen=True)
@@ -445,7 +446,7 @@ def replay(train: Train, pair: NeighbouringRecords, seed: int = 0) -> Replayed:
 def differences(before: Outcome, after: Outcome) -> Iterator[Broken]:
     """Yield the places where two outcomes differ that must not."""
     yield from (Broken("strangers", where) for where in _unlike(before.strangers, after.strangers))
-    yield from (Broken("holders", where) for where in _unlike(before.holders, after.holders))
+    yield from (Broken("clients", where) for where in _unlike(before.clients, after.clients))
 
 
 def _moved(before: Outcome, after: Outcome) -> Iterator[tuple[str, float, float]]:

@@ -56,7 +56,7 @@ class Leaving:
 def everything() -> tuple[Leaving, ...]:
     """Return all that leaves, but for metrics and the attributes of spans: `LOOSE` has those."""
     certificates: tuple[type[Disclosed], ...] = tuple(kind.certificate_type for kind in all_kinds().values())
-    stranger, holder, owner = Reader
+    stranger, client, owner = Reader
     return (
         Leaving("GET /models", stranger, (schemas.ModelsOut,)),
         Leaving("GET /models/NAME", stranger, (*certificates, ServedModel), filtered=True),
@@ -78,12 +78,12 @@ def everything() -> tuple[Leaving, ...]:
         Leaving("GET /account", stranger, (schemas.AccountModelsOut,)),
         Leaving("GET /budget", stranger, (AccountExplanation, PayOnceExplanation)),
         Leaving("GET /budget/receipts", stranger, (schemas.ReceiptsOut,)),
-        Leaving("POST /predict", holder, (schemas.PredictResponse,)),
-        Leaving("header dpserve-noise", holder, (schemas.NoiseHeaderOut,)),
-        Leaving("POST /v2/models/NAME/infer, and gRPC", holder, (schemas.InferResponse,)),
-        Leaving("an export: its certificate", holder, certificates, filtered=True),
-        Leaving("an export: its file", holder, (Exported,)),
-        Leaving("dpserve evaluate: what is published", holder, (Evaluation, CalibrationBin, CoverageAt, Roc)),
+        Leaving("POST /predict", client, (schemas.PredictResponse,)),
+        Leaving("header dpserve-noise", client, (schemas.NoiseHeaderOut,)),
+        Leaving("POST /v2/models/NAME/infer, and gRPC", client, (schemas.InferResponse,)),
+        Leaving("an export: its certificate", client, certificates, filtered=True),
+        Leaving("an export: its file", client, (Exported,)),
+        Leaving("dpserve evaluate: what is published", client, (Evaluation, CalibrationBin, CoverageAt, Roc)),
         Leaving("dpserve plan", stranger, (Plan, AnswerPlan, Recommendation, Schedule)),
         Leaving("dpserve explain", stranger, (AnsweredExplanation,)),
         Leaving(

@@ -6,7 +6,8 @@ on records can be recorded, and played again on neighbouring records, where each
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dpserve.accounting.arrays import Floats, Words
@@ -45,6 +46,9 @@ class Tape(ABC):
     def next_part(self) -> None:
         """Note that what follows is released of other records, kept apart from those before."""
 
+    release: str = ""
+    """The name of the certificate's release that is made now; empty where a training says none."""
+
     @abstractmethod
     def released(self, law: Law, values: Floats, draw: Callable[[Randomness], Floats]) -> Floats:
         """Return what was released of the values. draw: draws it, with the randomness that it is given."""
@@ -54,6 +58,16 @@ def next_part(randomness: Randomness) -> None:
     """Note, where there is a tape, that what follows is released of other records than what was before."""
     if isinstance(randomness, Tape):
         randomness.next_part()
+
+
+@contextmanager
+def during(release: str, randomness: Randomness) -> Iterator[None]:
+    """Note, where there is a tape, which release is made in a block, by its name in the certificate."""
+    if isinstance(randomness, Tape):
+        randomness.release = release
+    yield
+    if isinstance(randomness, Tape):
+        randomness.release = ""
 
 
 def coins(count: int, randomness: Randomness) -> Words:

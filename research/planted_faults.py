@@ -229,11 +229,11 @@ FAULTS: Mapping[str, PlantedFault] = {
     "cuts are at exact quantiles": PlantedFault(
         [(histograms, "vector_for", _instead(lambda *_: _Exact()))],
         Weights(),
-        frozenset({"strangers", "holders"}),
+        frozenset({"strangers", "clients"}),
         QuantileFeatures(),
     ),
     "the centre is divided by the exact number of records": PlantedFault(
-        [(dpsgd.Centre, "run", _centre_by_the_exact_count)], DPSGD(steps=20), frozenset({"holders"})
+        [(dpsgd.Centre, "run", _centre_by_the_exact_count)], DPSGD(steps=20), frozenset({"clients"})
     ),
     "the declared number of records is read off": PlantedFault(
         [(Job, "terms", lambda terms: property(lambda job: replace(terms.fget(job), n=len(job.records))))],
@@ -288,7 +288,7 @@ FAULTS: Mapping[str, PlantedFault] = {
     "calibration knows the exact number of records": PlantedFault(
         [(class_sums.Training, "with_calibration", _calibration_by_the_exact_count)],
         ClassSums(),
-        frozenset({"holders"}),
+        frozenset({"clients"}),
     ),
     "a head is certified to move a fiftieth": PlantedFault(
         [(certificate, "quantised_weight_sensitivity", lambda original: lambda *given: original(*given) / 50)],

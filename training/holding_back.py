@@ -11,7 +11,7 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.mechanisms.tapes import coins, next_part
+from dpserve.mechanisms.tapes import coins, during, next_part
 from dpserve.training.bundles.sealing import load_sealed, save_sealed
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.records import Records
@@ -20,7 +20,7 @@ from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import pay_once
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.model import ReleasedModel
-from dpserve.training.pay_once.prediction_sets import By, counts_of, record_parts, release_sets
+from dpserve.training.pay_once.prediction_sets import COUNTS, By, counts_of, record_parts, release_sets
 
 
 def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Records, Records]:
@@ -58,7 +58,8 @@ def with_sets(draft: Path, out: Path, held: Records, by: By, one_in: int, random
     classes = len(certificate.classes)
     counts = counts_of(own, held.y, record_parts(held.units, len(held)), 1 if by == "all" else classes)
     mu = mu_for(min(picorho.budget(certificate.whole_cost().rho), LARGEST_PRICE))
-    sets = release_sets(counts, mu, one_in, randomness)
+    with during(COUNTS.name, randomness):
+        sets = release_sets(counts, mu, one_in, randomness)
     try:
         return save_sealed(out, tensors, certificate.with_prediction_sets(sets))
     except ValueError as error:

@@ -332,7 +332,7 @@ def sampler(
 @app.command("fields")
 def fields(
     *,
-    reader: Literal["stranger", "holder", "owner"] | None = option(
+    reader: Literal["stranger", "client", "owner"] | None = option(
         None,
         "Of what this reader sees alone: somebody who has paid for nothing, who has paid for what is shown, the owner.",
         argument=True,

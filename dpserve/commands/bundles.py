@@ -75,7 +75,7 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
 
 
 def _by_reader(certificate: ModelCertificate) -> dict[str, object]:
-    """Return what holders of a model may see of its certificate, and under "private" the rest, but for the key in it.
+    """Return what clients who have paid may see of a certificate, and under "private" the rest, but for the key in it.
 
     That opens a receipt's model, and nobody needs to read it.
     """

@@ -66,7 +66,7 @@ def test_a_dataclass_has_types_too():
     ("reader", "names", "inner"),
     [
         (Reader.STRANGER, {"name", "asked", "inner", "several", "by_name"}, {"width"}),
-        (Reader.HOLDER, {"name", "asked", "inner", "several", "by_name"}, {"width", "cuts"}),
+        (Reader.CLIENT, {"name", "asked", "inner", "several", "by_name"}, {"width", "cuts"}),
         (Reader.OWNER, set(Outer.model_fields), set(Inner.model_fields)),
     ],
 )

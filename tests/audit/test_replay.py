@@ -20,8 +20,10 @@ from dpserve.audit.replay import (
 )
 from dpserve.mechanisms.tapes import Law, release
 from dpserve.training.errors import DataError, MissingExtra, TrainingError, WrongOption
+from dpserve.training.feature_choice import QuantileFeatures
 from dpserve.training.fit import Request
 from dpserve.training.inputs.records import check_records
+from dpserve.training.kinds.class_sums.kind import ClassSums
 from dpserve.training.kinds.head.kind import Head
 from dpserve.training.kinds.published.kind import Published
 from dpserve.training.kinds.registry import trainable_kinds
@@ -192,3 +194,10 @@ def test_a_movement_that_is_too_large_or_no_number_is_convicted(movements):
     """So it is where training refuses the neighbour afterwards."""
     pair = NeighbouringRecords("record 90", made_records)
     assert {each.what for each in replay(_trains_on(movements), pair).broken} == {"movement"}
+
+
+def test_a_movement_is_named_by_the_release_of_the_certificate(tmp_path):
+    request = Request(name="m", lineage="m", kind=ClassSums(), price=10**12, n=90, features=QuantileFeatures())
+    pair = neighbours_to_try(made_records(), 1)[0]
+    moved = replay(trained_by(request, tmp_path, known_before(made_records())), pair).moved
+    assert {name.split(":")[0] for name in moved} >= {"quantiles", "centre", "sums", "calibration"}

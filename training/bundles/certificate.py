@@ -293,7 +293,7 @@ class ModelCertificate(SealedCertificate):
 
     def public(self) -> dict[str, Any]:
         """Return what may be shown to whoever has paid for the model, ready for JSON."""
-        return shown(self, Reader.HOLDER)
+        return shown(self, Reader.CLIENT)
 
     def shown_to_strangers(self) -> dict[str, Any]:
         """Return what may be shown to everybody, ready for JSON."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from dpserve.accounting.losses import Cost, GaussianLoss
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.mechanisms.tapes import during
 from dpserve.training.pay_once.releases import TRAINING, RecordsPart, Release
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def buy_features(
         share = step.share(left, records.declaration, made.feature_map.declared)
         if not share:
             continue
-        changed, release = step.run(records, made.feature_map, share, left, randomness)
+        with during(step.name, randomness):
+            changed, release = step.run(records, made.feature_map, share, left, randomness)
         made, left = replace(made, feature_map=changed, releases=(*made.releases, release)), left - share
     return made, left
 
@@ -173,7 +175,8 @@ def run(steps: Iterable[Step], state: State, certificate: "ReleaseCertificate", 
     for step in steps:
         release = certificate.release_of(step)
         if isinstance(step, ModelStep) and release is not None:
-            state = step.run(state, release, randomness)
+            with during(step.name, randomness):
+                state = step.run(state, release, randomness)
     return state
 
 
