@@ -8,12 +8,13 @@ import logging
 import os
 import sys
 
+import msgspec
 import pytest
 
 from dpserve.accounting.ledger import LedgerUnavailable
 from dpserve.service.http.refusals import as_problem
 from dpserve.service.telemetry import logs
-from dpserve.service.telemetry.logs import JsonLines, TextLines, unforeseen
+from dpserve.service.telemetry.logs import JsonLines, LogLine, RequestLog, TextLines, request_id, unforeseen
 from dpserve.training.kinds.head.bundle import CertifiedHead
 
 MARKED = 0.31415926535
@@ -165,3 +166,22 @@ def test_a_service_holds_back_what_repeats(monkeypatch):
     logs.configure("text")
     (handler,) = configured["handlers"]
     assert [type(each) for each in handler.filters] == [logs.OnceASecond]
+
+
+@pytest.mark.parametrize("worker", [None, 7])
+def test_a_requests_line_has_the_fields_of_a_line_and_no_others(capfd, monkeypatch, worker):
+    monkeypatch.setattr(logs, "worker", worker)
+    token = request_id.set("one")
+    try:
+        RequestLog().write("BREW", "/predict", 200, 0.25)
+    finally:
+        request_id.reset(token)
+    line = msgspec.json.decode(capfd.readouterr().err, type=LogLine)
+    assert (line.request_id, line.method, line.route, line.status, line.seconds) == (
+        "one",
+        "other",
+        "/predict",
+        200,
+        0.25,
+    )
+    assert line.worker == (msgspec.UNSET if worker is None else worker)
