@@ -23,7 +23,7 @@ from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import KeyedRandomness, load_cipher
 from dpserve.service.batcher import DEEP_BATCH_SIZE, Batcher, BatchLimits, Waiting
 from dpserve.service.errors import InvalidRows, Refusal
-from dpserve.service.places import in_thread
+from dpserve.service.places import Places, in_thread
 from dpserve.service.predictor import (
     FEW_ROWS,
     Caller,
@@ -36,7 +36,6 @@ from dpserve.service.predictor import (
 )
 from dpserve.service.telemetry.timeline import Timeline, timeline
 from dpserve.training.exact.questions import MeteredModel, noise_of
-from dpserve.training.features.maps import FeatureMap
 
 
 class _Inputs(Waiting, eq=False, kw_only=True):
@@ -97,12 +96,12 @@ class MeteredPredictor(Predictor):
         if certificate.SENSITIVITY_IS_PRIVATE:
             self._noise_of = _scale_is_private
         self._noise = self._noise_of(np.ones(1))
-        features = head.certificate.feature_map
-        numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
+        self._quoting = Places(1)
+        """The turns in which dry runs compute."""
         self._on_encoder = getattr(head, "on_encoder", False) is True
-        limits = BatchLimits.of(numbers, max_batch_size, max_batch_time)
+        limits = BatchLimits.of(self._numbers, max_batch_size, max_batch_time)
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
-        together = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=DEEP_BATCH_SIZE)
+        together = BatchLimits.of(self._numbers, max_batch_size, max_batch_time, most=DEEP_BATCH_SIZE)
         self._encoder: Batcher[_Inputs, Floats] = Batcher(self._encode_batch, together)
         self._encoded_together = together.max_batch_size
         self._can_draw = False

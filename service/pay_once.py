@@ -154,8 +154,7 @@ class PayOncePredictor(Predictor):
         self._on_encoder = isinstance(features, Encoder)
         # An encoder takes its time, in which the loop serves others.
         self._few_rows, most = (0, DEEP_BATCH_SIZE) if self._on_encoder else (FEW_ROWS, USUAL_BATCH_SIZE)
-        numbers = len(features.lower) + features.declared.dimension
-        limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
+        limits = BatchLimits.of(self._numbers, max_batch_size, max_batch_time, most=most)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
 
     @property

@@ -43,7 +43,7 @@ from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.mechanisms.randomness import frame_parts
 from dpserve.service.encoding import Encoding
 from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
-from dpserve.service.places import Places, in_thread
+from dpserve.service.places import in_thread
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fields import repeated
@@ -220,8 +220,10 @@ class Predictor(ABC):
         """Number of the features of a row."""
         features = certificate.feature_map
         # Strangers are told the largest batch: so it follows from the coordinates that were declared.
-        numbers = max(self.width, features.declared.dimension if isinstance(features, FeatureMap) else 0)
-        self.largest_batch = max(1, min(largest_batch, LARGEST_BODY // (8 * numbers)))
+        mapped = features.declared.dimension if isinstance(features, FeatureMap) else 0
+        self._numbers = self.width + mapped
+        """Number of a row's numbers and of its features together, at most."""
+        self.largest_batch = max(1, min(largest_batch, LARGEST_BODY // (8 * max(self.width, mapped))))
         columns = certificate.columns
         self.column_names = tuple(column.name for column in columns) if columns else certificate.feature_names
         """The names that a row by name has."""
@@ -234,8 +236,6 @@ class Predictor(ABC):
         """Bytes of a request's body: what the largest batch takes in full precision, or less."""
         self._packing = struct.Struct(f"{self.width}d").pack
         self._encoding = Encoding()
-        self._quoting = Places(1)
-        """The turns in which dry runs compute."""
         self._encoded_rows = 0
 
     @cached_property

@@ -162,7 +162,8 @@ def fit(
     watcher = watcher or Unwatched()
     check_needs(request)
     check_abilities(request, unit=records.unit)
-    if isinstance(records, Records):
+    on_one_machine = isinstance(records, Records)  # on a cluster there are none here
+    if on_one_machine:
         check_declared(records)
     declared = request.declared_blocks
     if records.declaration.blocks != (() if declared is None else declared.names):
@@ -191,7 +192,6 @@ def fit(
             feature_share=None if isinstance(request.features, AutoFeatures) else request.features.share,
             randomness=randomness or SystemRandomness(),
         )
-        on_one_machine = isinstance(records, Records)  # on a cluster there are none here
         if (sets := _sets_of(request, records.declaration, on_one_machine=on_one_machine)) is None:
             certificate = _trained(job, request)
         else:

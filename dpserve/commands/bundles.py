@@ -77,11 +77,11 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
 def _by_reader(certificate: ModelCertificate) -> dict[str, object]:
     """Return what clients who have paid may see of a certificate, and under "private" the rest, but for the key in it.
 
-    That opens a receipt's model, and nobody needs to read it.
+    Whoever reads that can forge the seal of an evaluation.
     """
     public, whole = certificate.public(), shown(certificate, Reader.OWNER)
-    secret = {"binding_key"}
-    return public | {"private": {name: whole[name] for name in sorted(whole.keys() - public.keys() - secret)}}
+    private = whole.keys() - public.keys() - {"binding_key"}
+    return public | {"private": {name: whole[name] for name in sorted(private)}}
 
 
 def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | None:

@@ -199,7 +199,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         error = record.exc_info[1] if record.exc_info else None
-        raised = getattr(record, "fields", {}) if error is None else {"error": kinds(error), "places": places(error)}
+        noted = getattr(record, "fields", {}).get("places", UNSET)  # what `with_places` gave, and of others nothing
         line = LogLine(
             time=datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             level=record.levelname,
@@ -207,7 +207,8 @@ class JsonLines(logging.Formatter):
             message=record.getMessage(),
             worker=UNSET if worker is None else worker,
             request_id=request_id.get() or UNSET,
-            **raised,
+            error=UNSET if error is None else kinds(error),
+            places=noted if error is None else places(error),
         )
         return json.dumps(msgspec.to_builtins(line))  # which escapes what ends a line elsewhere
 

@@ -168,6 +168,11 @@ def test_a_service_holds_back_what_repeats(monkeypatch):
     assert [type(each) for each in handler.filters] == [logs.OnceASecond]
 
 
+def test_fields_of_another_librarys_record_are_not_written():
+    record = logging.makeLogRecord({"msg": "it failed", "fields": {"row": MARKED}})
+    assert "row" not in json.loads(JsonLines().format(record))
+
+
 @pytest.mark.parametrize("worker", [None, 7])
 def test_a_requests_line_has_the_fields_of_a_line_and_no_others(capfd, monkeypatch, worker):
     monkeypatch.setattr(logs, "worker", worker)
