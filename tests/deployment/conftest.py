@@ -1,11 +1,9 @@
 """The manifests as kustomize renders them, with secrets of the tests' own."""
 
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 import yaml
@@ -25,6 +23,8 @@ ENVS = ("admin.env", "metrics.env", "ha.env")
 """Files that the owner writes into components."""
 STORES = ("secret.env", "owner.env")
 """Files with the store's address, for the service and the owner's jobs."""
+WRITERS = {"secret.env": "store-users.sh", "ha.env": "ha-users.sh", "tls.csr": "store-certificate.sh"}
+"""The scripts that docs/deploying.md has the owner run, each by a file that it writes."""
 COMPONENTS = ("gateway", "gateway-tls", "ingress", "monitoring", "tls")
 
 
@@ -36,11 +36,8 @@ def kustomize(folder):
 
 
 def commands_that_write(name):
-    """The block of docs/deploying.md that writes a file."""
-    page = (ROOT / "docs" / "deploying.md").read_text()
-    blocks = re.findall(r"^    ```\n(.*?)^    ```", page, re.DOTALL | re.MULTILINE)
-    (found,) = [dedent(block) for block in blocks if name in block]
-    return found
+    """The script that writes a file."""
+    return (ROOT / "k8s" / WRITERS[name]).read_text()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import shlex
 import subprocess
 import tomllib
@@ -164,3 +165,12 @@ def test_what_is_installed_is_pinned_to_what_the_project_allows():
         assert wanted.name in pins, f"{wanted.name} is not pinned: run `make lock`"
         assert wanted.specifier.contains(pins[wanted.name]), f"{wanted.name} is pinned too low: run `make lock`"
     assert not {"ray", "opacus", "matplotlib"} & pins.keys()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_is_one_that_systemd_takes(tmp_path):
+    unit = (ROOT / "deploy" / "dpserve.service").read_text()
+    written = tmp_path / "dpserve.service"
+    written.write_text(unit.replace("/opt/dpserve/bin/dpserve", "/bin/true").replace("User=dpserve", "User=root"))
+    done = subprocess.run(["systemd-analyze", "verify", written], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

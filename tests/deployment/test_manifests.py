@@ -457,7 +457,8 @@ def test_what_the_page_writes_no_other_user_reads_and_no_command_line_shows(k8s_
 
 def test_what_the_page_stops_it_starts_again_and_it_waits_long_enough(rendered):
     page = (ROOT / "docs" / "deploying.md").read_text()
-    blocks = [block.splitlines() for block in re.findall(r"^ *```\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
+    found = re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)
+    blocks = [block.splitlines() for language, block in found if not language]
     lines = [line.strip() for block in blocks for line in block]
     grace = pod_of(named(rendered["redis"], "Deployment", "dpserve"))["terminationGracePeriodSeconds"]
     waits = [line for line in lines if line.startswith("kubectl wait ")]
