@@ -1,4 +1,4 @@
-"""`python -m research.attack_figures`: the figures of docs/attacks.md about how attacks are evaluated.
+"""`python -m research.attack_figures`: the figures of research/README.md about how attacks are evaluated.
 
 `guessing` attacks targets that saw no candidate, and `single` accuses single records of many models. `pool` scores the
 same answers with shadow models of ever more records than the target's, and `servers` attacks models of scikit-learn by
