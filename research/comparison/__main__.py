@@ -1,7 +1,7 @@
 """`python -m research.comparison`: how good each kind of model is on each public set at each epsilon, beside rivals.
 
 `measure` trains what a set of the CSV lacks, as `dpserve train` would by the public rules, and writes each figure as
-soon as it is known. `table` prints what was measured: the tables of docs/mechanisms.md and of the README here.
+soon as it is known. `table` prints what was measured: the tables of the README here.
 `first-answers` says from how many answers on a pay-once model is better than a metered head.
 """
 

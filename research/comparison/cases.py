@@ -80,7 +80,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 """The digits are for tests and for trying it out: they come with scikit-learn."""
 
 SUMMARISED = ("location", "mnist-10k", "mnist-60k", "mnist-10k-hog", "mnist-60k-hog", "adult", "adult-bins", "retail")
-"""The sets of docs/mechanisms.md."""
+"""The sets of the summary."""
 
 APART = tuple(tables.HELD_OUT)
 """Tables that no rule was found on."""

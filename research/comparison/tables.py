@@ -14,7 +14,6 @@ from research.comparison.results import Cell, Cells
 SEEDS = 5
 NOT_MEASURED = "-"
 _NOT_PRIVATE = "boosted"
-"""Where docs/mechanisms.md takes the summary."""
 _CLOSE = 0.03
 
 

@@ -5,8 +5,8 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import shlex
+import shutil
 import subprocess
 import tomllib
 
