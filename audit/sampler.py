@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats, Integers, Words
 from dpserve.audit.progress import OnStage
 from dpserve.audit.scales import ScaleTest, scale_tests
-from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.mechanism import Law, Mechanism
 from dpserve.mechanisms.noise import DISTANCE, InversionTable, rounded_gaussian, rounded_laplace
 from dpserve.mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness
 from dpserve.mechanisms.registry import all_mechanisms, priced
-from dpserve.mechanisms.selection import Law, probabilities, select_by, words_of
+from dpserve.mechanisms.selection import probabilities, select_by, words_of
 from dpserve.mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 from dpserve.mechanisms.wide_gaussian import wide_gaussian
 

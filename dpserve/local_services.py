@@ -18,7 +18,7 @@ from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.ledger import Ledger, key_digest, new_api_key
 from dpserve.audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
 from dpserve.configuration import environment_without_settings
-from dpserve.mechanisms.mechanism import Mechanism
+from dpserve.mechanisms.mechanism import Law, Mechanism
 from dpserve.mechanisms.registry import priced
 from dpserve.service.errors import CannotServe
 from dpserve.training.features.feature_map import default_clip_norm
@@ -75,7 +75,13 @@ def running_services(
 
 @contextmanager
 def own_services(
-    kind: str, mechanism: str, price: str, lam: float, trials: int, rng: np.random.Generator
+    kind: str,
+    mechanism: str,
+    price: str,
+    lam: float,
+    trials: int,
+    rng: np.random.Generator,
+    selection: Law | None = None,
 ) -> Iterator[ServicePair]:
     """Train two models on the digits, one with a record of this kind more, and serve both until the end.
 
@@ -85,13 +91,13 @@ def own_services(
     if kind_of_service is None:
         raise ValueError(f"the record is one of {', '.join(KINDS)}, not {kind!r}")
     records = load_digits().train
-    chosen = priced(mechanism, price, len(records.declaration.classes))
+    chosen = priced(mechanism, price, len(records.declaration.classes), selection)
     pair = neighbours(kind_of_service, records, lambda some: trained(some, lam), rng)
     row = strongest_row(pair, records.declaration, records.X, rng)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpserve-audit-")))
         first, second = (
-            stack.enter_context(_service(cast(CertifiedHead, head), folder / which, chosen, price, trials))
+            stack.enter_context(_service(cast(CertifiedHead, head), folder / which, chosen, price, selection, trials))
             for head, which in ((pair.head_in, "in"), (pair.head_out, "out"))
         )
         records_of = "records that the auditor chose" if kind == "poisoned" else "the digits"
@@ -115,7 +121,7 @@ def trained(records: Records, lam: float) -> CertifiedHead:
 
 @contextmanager
 def _service(
-    head: CertifiedHead, folder: Path, mechanism: Mechanism, price: str, trials: int
+    head: CertifiedHead, folder: Path, mechanism: Mechanism, price: str, selection: Law | None, trials: int
 ) -> Iterator[tuple[str, str]]:
     """Start a service whose lineage and whose one client can pay for the trials; give its address and the key."""
     folder.mkdir()
@@ -123,6 +129,7 @@ def _service(
     rho = float(mechanism.cost.rho) * trials * _SPARE
     accepts = accepts_for(mechanism.cost)
     options = ["--price", price, "--mechanism", mechanism.name, "--rho", repr(rho), "--delta", repr(_ACCOUNT_DELTA)]
+    options += ["--selection", selection] if selection else []
     options += ["--accepts", accepts] + ["--accept-unproven"] * (mechanism.status != "proven")
     with start_service(folder / "bundle", folder, options) as service:
         key = service.add_client(head.certificate.lineage, "auditor", Budget.from_rho(rho, _ACCOUNT_DELTA, accepts))

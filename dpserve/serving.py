@@ -390,17 +390,18 @@ class ConfiguredService:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""
         if len(self.settings.bundle) != 1:
             return
-        if self.settings.mechanism is not None or self.settings.price is not None:
+        given = (self.settings.mechanism, self.settings.price, self.settings.selection)
+        if any(each is not None for each in given):
             raise CannotServe(
                 f"{model.certificate.name} is a pay-once model: its noise was drawn when it was "
-                "trained, and its price fixed, so leave --mechanism and --price out"
+                "trained, and its price fixed, so leave --mechanism, --price and --selection out"
             )
 
     def _priced(self, model: Model, currency: Currency = RHO) -> Mechanism:
         """Return what answers. currency: what the lineage's account counts, which decides on the default price."""
         mechanism = self.settings.mechanism or DEFAULT
         price = self.settings.price or default_price(mechanism, pure=currency is EPSILON)
-        chosen = priced(mechanism, price, len(model.certificate.classes))
+        chosen = priced(mechanism, price, len(model.certificate.classes), self.settings.selection)
         kind_of(model).check_mechanism(model, chosen, accept_unproven=self.settings.accept_unproven)
         if chosen.status != "proven" and not self.settings.accept_unproven:
             raise CannotServe(

@@ -25,6 +25,7 @@ from pydantic_settings import (
 from dpserve import configuration
 from dpserve.accounting.messages import spelled
 from dpserve.commands import options
+from dpserve.mechanisms.mechanism import Law
 from dpserve.mechanisms.registry import DEFAULT, all_mechanisms
 from dpserve.service.errors import CannotServe
 from dpserve.service.telemetry.logs import Format
@@ -108,6 +109,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         default_text=DEFAULT,
         complete=options.mechanism_names,
     )
+    selection: Law | None = options.SELECTION()
     ledger: str | None = option(None, options.LEDGER, default_text=options.LEDGER_DEFAULT)
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port to listen on; 0 picks a free one.", ge=0, le=65535)

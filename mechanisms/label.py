@@ -10,14 +10,14 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.losses import Cost, PrivacyLoss
 from dpserve.mechanisms import grid, selection
 from dpserve.mechanisms.answer_noise import SelectionNoise
-from dpserve.mechanisms.mechanism import PURE_DEFAULT, Mechanism, Price, Prices
+from dpserve.mechanisms.mechanism import PURE_DEFAULT, Law, Price, Prices, SelectingMechanism
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.mechanisms.selection import SMALLEST_EPSILON, Law
+from dpserve.mechanisms.selection import SMALLEST_EPSILON, epsilon_at, law_at
 from dpserve.mechanisms.worlds import Worlds
 
 
 @dataclass(frozen=True)
-class Label(Mechanism):
+class Label(SelectingMechanism):
     """A class v with probability in proportion to exp(epsilon z_v / (sqrt(2) D)), D the row's L2 sensitivity.
 
     Or, by permute-and-flip, the class whose logit is largest with exponential noise of the mean sqrt(2) D / epsilon.
@@ -31,7 +31,11 @@ class Label(Mechanism):
     prices: ClassVar[Prices] = Prices(
         default="rho:0.00125",
         pure_default=PURE_DEFAULT,
-        forms={"rho:R": "exponential mechanism", "epsilon:E": "permute-and-flip"},
+        forms={
+            "rho:R": "exponential mechanism",
+            "epsilon:E@D": "the same as rho:R, at the most rho that keeps it",
+            "epsilon:E": "permute-and-flip",
+        },
         audited=("epsilon:1",),
     )
 
@@ -45,10 +49,11 @@ class Label(Mechanism):
             raise ValueError(f"epsilon must be at least {SMALLEST_EPSILON:.4g}, not {self.epsilon}")
 
     @classmethod
-    def at_price(cls, price: Price, classes: int) -> Self:
-        """See `Mechanism`. Each currency buys the law that is better in it."""
+    def at_price(cls, price: Price, classes: int, selection: Law | None = None) -> Self:
+        """See `SelectingMechanism`."""
         del classes
-        return cls(price.pure_epsilon(per_rho=8), "exponential" if price.kind == "rho" else "permute-and-flip")
+        law = selection or law_at(price)
+        return cls(epsilon_at(law, price), law)
 
     @classmethod
     def from_losses(cls, losses: tuple[PrivacyLoss, ...], classes: int) -> Self | None:

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Self, cast, get_args
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.conversions import gaussian_mu
+from dpserve.accounting.conversions import gaussian_mu, zcdp_rho
 from dpserve.accounting.losses import Cost, PrivacyLoss
 from dpserve.mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from dpserve.mechanisms.grid import round_down, square_root_down
@@ -26,6 +26,9 @@ PriceKind = Literal["rho", "noise-multiplier", "epsilon"]
 
 PriceForm = Literal["rho:R", "noise-multiplier:M", "epsilon:E", "epsilon:E@D"]
 """The forms in which a price is written. An epsilon without a delta is pure."""
+
+Law = Literal["exponential", "permute-and-flip"]
+"""The law by which a class is selected (`dpserve.mechanisms.selection`)."""
 
 _FORMS = "rho:R, noise-multiplier:M, epsilon:E or epsilon:E@DELTA"
 _LEAST_AMOUNT, _LARGEST_AMOUNT = Decimal("1e-20"), Decimal("1e20")
@@ -76,6 +79,15 @@ class Price:
         if self.delta is None:
             raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
         return gaussian_mu(round_down(self.exact), self.delta)
+
+    def in_rho(self) -> Self:
+        """Return this price in rho, where it is an epsilon at a delta: the most rho that keeps it, rounded down.
+
+        Raises ValueError where that is next to nothing.
+        """
+        if self.delta is None:
+            return self
+        return type(self).parse(f"rho:{Decimal(zcdp_rho(round_down(self.exact), self.delta))}")
 
     def pure_epsilon(self, per_rho: int, share: Fraction = Fraction(1)) -> float:
         """Return the epsilon of a loss with rho = epsilon^2 / per_rho that costs this share, rounded down.
@@ -202,6 +214,15 @@ class Mechanism(ABC):
         if isinstance(noise, AnswerNoise):
             return noise
         raise ValueError(f"the noise law of the mechanism {self.name!r} is not known")
+
+
+class SelectingMechanism(Mechanism):
+    """A mechanism that selects a class of each row by one of the two laws."""
+
+    @classmethod
+    @abstractmethod
+    def at_price(cls, price: Price, classes: int, selection: Law | None = None) -> Self:
+        """See `Mechanism`. selection: the law; None for the one that selects better at a price of this kind."""
 
 
 NOISE_VERSION = "1"

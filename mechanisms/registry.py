@@ -18,7 +18,7 @@ from dpserve.accounting.extensions import extensions
 
 if TYPE_CHECKING:
     from dpserve.accounting.losses import Cost
-    from dpserve.mechanisms.mechanism import Mechanism, Price
+    from dpserve.mechanisms.mechanism import Law, Mechanism, Price
 
 ENTRY_POINTS = "dpserve.mechanisms"
 """The entry points that bring other people's mechanisms."""
@@ -100,10 +100,13 @@ def default_price(name: str, *, pure: bool = False) -> str:
     return prices.pure_default or prices.default if pure else prices.default
 
 
-def at_price(name: str, price: "str | Price", classes: int) -> "Mechanism":
-    """Return what `Mechanism.at_price` does. Raises ValueError for an unknown name, too, and a number of classes."""
+def at_price(name: str, price: "str | Price", classes: int, selection: "Law | None" = None) -> "Mechanism":
+    """Return what `Mechanism.at_price` does, or `SelectingMechanism.at_price`.
+
+    Raises ValueError for an unknown name, too, a number of classes, and a selection where no class is selected.
+    """
     from dpserve.mechanisms.grid import LARGEST_CLASSES
-    from dpserve.mechanisms.mechanism import Price
+    from dpserve.mechanisms.mechanism import Price, SelectingMechanism
 
     mechanism = mechanism_named(name)
     if not 2 <= classes <= LARGEST_CLASSES:
@@ -111,17 +114,21 @@ def at_price(name: str, price: "str | Price", classes: int) -> "Mechanism":
     if isinstance(price, str):
         price = Price.parse(price)
     try:
+        if issubclass(mechanism, SelectingMechanism):
+            return mechanism.at_price(price, classes, selection)
+        if selection is not None:
+            raise ValueError(f"it selects no class, by {selection} or otherwise")
         return mechanism.at_price(price, classes)
     except ValueError as error:
         raise _price_error(name, price, classes, error) from error
 
 
-def priced(name: str, price: "str | Price", classes: int) -> "Mechanism":
+def priced(name: str, price: "str | Price", classes: int, selection: "Law | None" = None) -> "Mechanism":
     """Return what `at_price` does, with its noise tables built, so that no first release waits for them.
 
     Raises ValueError as `at_price` does, and where a table does not fit the number of classes.
     """
-    mechanism = at_price(name, price, classes)
+    mechanism = at_price(name, price, classes, selection)
     try:
         mechanism.prepare(classes)
     except ValueError as error:

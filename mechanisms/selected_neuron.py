@@ -16,10 +16,10 @@ from dpserve.accounting.arrays import Floats, Integers
 from dpserve.accounting.losses import Cost, GaussianLoss, LaplaceLoss, PrivacyLoss
 from dpserve.mechanisms import elementary, grid, laws, selection
 from dpserve.mechanisms.answer_noise import AnswerNoise
-from dpserve.mechanisms.mechanism import PURE_DEFAULT, Mechanism, Price, Prices
+from dpserve.mechanisms.mechanism import PURE_DEFAULT, Law, Price, Prices, SelectingMechanism
 from dpserve.mechanisms.noise import NoiseLaw, rounded_gaussian, rounded_laplace
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.mechanisms.selection import SMALLEST_EPSILON, Law
+from dpserve.mechanisms.selection import SMALLEST_EPSILON, epsilon_at, law_at
 from dpserve.mechanisms.worlds import Worlds, logarithms
 
 _LAPLACE_SCALE = 2**16
@@ -29,7 +29,7 @@ _LEAST_EXPONENT = -64.0
 
 
 @dataclass(frozen=True)
-class SelectedNeuron(Mechanism):
+class SelectedNeuron(SelectingMechanism):
     """A class v as `Label` draws it, then its log-odds with noise that costs `noise`.
 
     The proof. Given v, its log-odds f(z) = z_v - ln sum_{j != v} e^(z_j) has the gradient e_v - q, q being a
@@ -48,6 +48,7 @@ class SelectedNeuron(Mechanism):
         pure_default=PURE_DEFAULT,
         forms={
             "rho:R": "exponential mechanism and Gaussian noise, R/2 each",
+            "epsilon:E@D": "the same as rho:R, at the most rho that keeps it",
             "epsilon:E": "permute-and-flip and Laplace noise, E/2 each",
         },
         audited=("rho:0.1", "epsilon:1"),
@@ -65,14 +66,17 @@ class SelectedNeuron(Mechanism):
         noise_scale(self.noise)
 
     @classmethod
-    def at_price(cls, price: Price, classes: int) -> Self:
-        """See `Mechanism`. Half of the price is for the selection, and half for the noise."""
+    def at_price(cls, price: Price, classes: int, selection: Law | None = None) -> Self:
+        """See `SelectingMechanism`. Half of the price is for the selection, and half for the noise.
+
+        A pure epsilon buys Laplace noise, another price Gaussian noise.
+        """
         del classes
-        half = Fraction(1, 2)
-        selection_epsilon = price.pure_epsilon(per_rho=8, share=half)
-        if price.kind == "rho":
-            return cls(selection_epsilon, GaussianLoss(price.mu(half)))
-        return cls(selection_epsilon, LaplaceLoss(selection_epsilon), "permute-and-flip")
+        half, law = Fraction(1, 2), selection or law_at(price)
+        epsilon = epsilon_at(law, price, half)
+        if price.kind == "epsilon" and price.delta is None:
+            return cls(epsilon, LaplaceLoss(epsilon), law)
+        return cls(epsilon, GaussianLoss(price.in_rho().mu(half)), law)
 
     @classmethod
     def from_losses(cls, losses: tuple[PrivacyLoss, ...], classes: int) -> Self | None:

@@ -7,11 +7,11 @@ are inside it. It costs epsilon, and epsilon^2/8 in rho.
 Promised of permute-and-flip: epsilon-DP, with the noise of `dpserve.mechanisms.noise`. It costs epsilon, epsilon^2/2 in
 rho. At the same epsilon it selects a class as high or higher, on average (McKenna and Sheldon 2020, Theorem 2); at the
 same rho its epsilon is half of the other's, and it selects worse. So prices in pure epsilon buy it, and prices in rho
-the exponential mechanism.
+the exponential mechanism, unless the owner chooses (`mechanism.SelectingMechanism`).
 """
 
 import math
-from typing import Literal
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,9 @@ from dpserve.accounting.arrays import Floats, Integers, Words
 from dpserve.accounting.losses import BoundedRangeLoss, PrivacyLoss, PureLoss
 from dpserve.mechanisms import elementary, grid
 from dpserve.mechanisms.grid import ROUNDING, SMALLEST_STEP, on_grid, round_up, square_root
+from dpserve.mechanisms.mechanism import Law, Price
 from dpserve.mechanisms.noise import LAPLACE_SCALE, floored_exponential
 from dpserve.mechanisms.worlds import Worlds, logarithms, two_classes_apart
-
-Law = Literal["exponential", "permute-and-flip"]
-"""The law by which a class is selected."""
 
 SMALLEST_EPSILON = 2.0**-16
 """A selection with less would be blunted by the slack reserved for rounding, and is as good as none."""
@@ -42,6 +40,19 @@ _FLIP_SCALE = 2 * LAPLACE_SCALE
 """Scale of permute-and-flip's noise, in steps: its table is the one that the Laplace mechanism takes."""
 _TOWARDS_LARGER = 1 + 2.0**-50
 _TOWARDS_SMALLER = 1 - 2.0**-50
+
+
+def law_at(price: Price) -> Law:
+    """Return the law that selects better at a price of this kind."""
+    return "permute-and-flip" if price.kind == "epsilon" and price.delta is None else "exponential"
+
+
+def epsilon_at(law: Law, price: Price, share: Fraction = Fraction(1)) -> float:
+    """Return the epsilon of a selection by this law that costs this share of a price, rounded down.
+
+    Raises ValueError for a price that has no such epsilon.
+    """
+    return price.in_rho().pure_epsilon(per_rho=8 if law == "exponential" else 2, share=share)
 
 
 def loss_of(law: Law, epsilon: float) -> BoundedRangeLoss | PureLoss:

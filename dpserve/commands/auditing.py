@@ -15,6 +15,7 @@ from dpserve.commands import options
 from dpserve.commands.command import Commands, Group
 from dpserve.commands.console import counting, shares, stdout_console, whole
 from dpserve.commands.reporting import Confidences, ReportOptions, Resumable, refuse, stored
+from dpserve.mechanisms.mechanism import Law
 from dpserve.mechanisms.registry import DEFAULT
 from dpserve.training.options import Options, option
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 RUNNING = "Two running services, in place of two that are trained"
 _PIECE = 10_000
+_SELECTION = options.SELECTION()
 _DEFAULT_DELTA = 1e-5
 
 
@@ -68,6 +70,7 @@ def mechanism(
     classes: int = option(..., "Number of classes."),
     epsilon: float | None = option(None, "The claimed epsilon of one release; at --delta if there is no pure one."),
     price: str | None = option(None, "The claim as a price instead, as rho:0.005 or noise-multiplier:20."),
+    selection: Law | None = _SELECTION,
     delta: float | None = option(
         None, "The delta of the epsilon.", default_text="0 where there is a pure epsilon, else 1e-5"
     ),
@@ -101,7 +104,7 @@ def mechanism(
         pure = "epsilon:E" in mechanism_named(name).prices.forms
         at = "" if pure else f"@{_DEFAULT_DELTA if delta is None else delta!r}"
         price = f"epsilon:{Decimal(repr(epsilon))}{at}"
-    chosen = priced(name, price, classes)
+    chosen = priced(name, price, classes, selection)
     if delta is None:
         delta = 0.0 if np.isfinite(chosen.cost.pure_epsilon) else _DEFAULT_DELTA
     claimed_tradeoff(chosen.cost, delta)  # what claims nothing is not asked
@@ -109,9 +112,11 @@ def mechanism(
     with stored(kept.resume) as store, counting(f"asking {name}", trials) as progress:
         for number, start in enumerate(range(0, trials, _PIECE)):
             # A piece's noise follows from the seed and the piece's number.
-            count, purpose = min(_PIECE, trials - start), ("audit mechanism", name, price, str(classes), str(number))
+            count = min(_PIECE, trials - start)
+            purpose = ("audit mechanism", name, price, str(classes), str(number), *([selection] if selection else []))
             randomness = SystemRandomness() if seed is None else SeededRandomness(seed, purpose)
             piece = {"name": f"audit-{name}", "price": price, "classes": classes, "seed": seed}
+            piece |= {"selection": selection} if selection else {}
             piece |= {"piece": number, "count": count}
             observe = partial(observe_noise, chosen, worlds, count, randomness)
             audits.append(kept_scores_and_noise(store, piece, observe))
@@ -123,7 +128,7 @@ def mechanism(
         scores_in,
         scores_out,
         f"Audit of the mechanism {name!r} ({chosen.status}) with {classes} classes at {price}",
-        {"classes": classes, "price": price, "trials": trials, "seed": seed},
+        {"classes": classes, "price": price, "selection": selection, "trials": trials, "seed": seed},
         "The two worlds' logits are exactly as far apart as the sensitivity allows.",
     )
     report.show(shown)
@@ -137,6 +142,7 @@ class ModelsToTrain(Options):
     )
     mechanism: str = option(DEFAULT, "How the two services make answers private.", complete=options.mechanism_names)
     price: str = option("noise-multiplier:1", "The price of one row, as of `dpserve serve`.")
+    selection: Law | None = options.SELECTION()
     lam: float = option(10.0, "Lambda of the two models.")
 
 
@@ -198,11 +204,13 @@ def service(
             domains.require_delta(delta)
     else:
         classes = len(load_digits().train.declaration.classes)
-        claimed_tradeoff(priced(own.mechanism, own.price, classes).cost, delta)  # what claims nothing is not trained
+        claimed_tradeoff(
+            priced(own.mechanism, own.price, classes, own.selection).cost, delta
+        )  # what claims nothing is not trained
     with (
         nullcontext(row_pair)
         if row_pair
-        else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng) as pair,
+        else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng, own.selection) as pair,
         stored(kept.resume) as store,
     ):
         shown = report_on_pair(pair, trials, seed, rng, store, delta=delta, sure=sure)

@@ -36,6 +36,12 @@ REPLICAS = partial(
     default_text="0",
     ge=0,
 )
+SELECTION = partial(
+    option,
+    None,
+    "How label and selected-neuron select a class.",
+    default_text="permute-and-flip for a pure epsilon, else exponential",
+)
 _TERMS = {name: str(field.description) for name, field in BudgetTerms.model_fields.items()}
 _PATIENCE = 5.0
 """Seconds that a shell waits for the ledger."""

@@ -40,7 +40,7 @@ def test_every_option_of_serve_may_stand_in_the_file_and_in_the_environment(home
     names = ServeSettings.model_fields
     assert {"bundle", "price", "ledger", "epsilon", "rehearsal", "largest_batch"} <= set(names)
     for name, field in names.items():
-        value = {"log_format": "json"}.get(name, "1")
+        value = {"log_format": "json", "selection": "exponential"}.get(name, "1")
         monkeypatch.setenv(configuration.variable(name), value)
         assert getattr(ServeSettings(), name) != field.get_default() or name in ("workers", "admin")
     assert ServeSettings().model_fields_set == set(names)

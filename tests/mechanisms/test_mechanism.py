@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpserve.accounting import sampling_error
-from dpserve.accounting.losses import BoundedRangeLoss, GaussianLoss, LaplaceLoss
+from dpserve.accounting.conversions import zcdp_epsilon
+from dpserve.accounting.losses import BoundedRangeLoss, GaussianLoss, LaplaceLoss, PureLoss
 from dpserve.mechanisms.gaussian import Gaussian
 from dpserve.mechanisms.label import Label
 from dpserve.mechanisms.laplace import Laplace
@@ -149,6 +150,33 @@ def test_a_pure_epsilon_is_met_and_never_exceeded(name, epsilon):
 def test_a_gaussian_epsilon_and_delta_is_met_and_never_exceeded():
     (loss,) = priced("gaussian", "epsilon:0.1@1e-6", 10).cost.losses
     assert gaussian_delta(loss.mu, 0.1) <= 1e-6 < gaussian_delta(loss.mu * 1.001, 0.1)
+
+
+@pytest.mark.parametrize("selection", ["exponential", "permute-and-flip"])
+@pytest.mark.parametrize("name", ["selected-neuron", "label"])
+@given(amount=st.decimals(min_value=Decimal("0.001"), max_value=Decimal(3), places=8))
+@settings(max_examples=20, deadline=None)
+def test_either_selection_meets_a_price_in_rho_and_in_pure_epsilon(name, selection, amount):
+    least = Fraction(amount) * Fraction(999_999, 1_000_000)
+    in_rho = priced(name, f"rho:{amount}", 3, selection).cost
+    assert least <= in_rho.rho <= Fraction(amount)
+    pure = priced(name, f"epsilon:{amount}", 3, selection).cost
+    assert least <= sum(Fraction(loss.epsilon) for loss in pure.losses) <= Fraction(amount)
+    kind = BoundedRangeLoss if selection == "exponential" else PureLoss
+    assert isinstance(in_rho.losses[0], kind)
+    assert isinstance(pure.losses[0], kind)
+
+
+@pytest.mark.parametrize("name", ["selected-neuron", "label"])
+def test_a_selection_at_a_delta_is_met_and_never_exceeded(name):
+    rho = float(priced(name, "epsilon:0.5@1e-6", 3).cost.rho)
+    assert zcdp_epsilon(rho, 1e-6) <= 0.5 < zcdp_epsilon(rho * 1.001, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "published"])
+def test_no_selection_is_chosen_where_no_class_is_selected(name):
+    with pytest.raises(ValueError, match="selects no class"):
+        priced(name, "rho:0.1", 3, "exponential")
 
 
 def test_what_each_price_means():

@@ -24,7 +24,14 @@ PROVEN = [
     ("label", "epsilon:1", 4, 0.0),
     ("selected-neuron", "epsilon:1", 2, 0.0),
     ("selected-neuron", "rho:0.2", 3, 1e-5),
+    ("selected-neuron by exponential", "epsilon:1", 3, 0.0),
+    ("selected-neuron by permute-and-flip", "rho:0.2", 3, 1e-5),
 ]
+
+
+def named(name, price, classes):
+    name, _, selection = name.partition(" by ")
+    return priced(name, price, classes, selection or None)
 
 
 def randomness(*purpose):
@@ -32,7 +39,7 @@ def randomness(*purpose):
 
 
 def audited(name, price, classes, delta, trials, *purpose, **confidences):
-    mechanism = priced(name, price, classes)
+    mechanism = named(name, price, classes)
     found = observe(mechanism, mechanism.worst_neighbours(classes), trials, randomness(name, price, classes, *purpose))
     return judge(mechanism, *found, delta=delta, **confidences)
 
@@ -43,7 +50,7 @@ def test_scores_are_log_likelihood_ratios(name, price, classes, delta):
 
     Five and a half standard errors: two-sided 4e-8 for each of 16 means, if they are normal; 20,000 answers each.
     """
-    mechanism = priced(name, price, classes)
+    mechanism = named(name, price, classes)
     rng = np.random.default_rng(classes)
     worlds = mechanism.worst_neighbours(classes)
     shift = rng.normal(size=classes)  # some other logits than the tidy ones, as far apart
@@ -78,7 +85,7 @@ def test_nothing_proven_is_convicted_in_many_audits(audits, most):
     """
     convicted = 0
     for name, price, classes, delta in PROVEN:
-        mechanism = priced(name, price, classes)
+        mechanism = named(name, price, classes)
         claim, worlds = claimed_tradeoff(mechanism.cost, delta), mechanism.worst_neighbours(classes)
         for audit in range(audits):
             found = observe(mechanism, worlds, 2000, randomness(name, price, classes, audit))
@@ -90,7 +97,7 @@ def test_nothing_proven_is_convicted_in_many_audits(audits, most):
 @pytest.mark.parametrize(("name", "price", "classes", "delta"), PROVEN)
 def test_the_same_audits_convict_noise_of_a_quarter(name, price, classes, delta):
     """Four sensitivities apart instead of one: either of 2 audits of 2,000 answers convicts, and of 50 each did."""
-    mechanism = priced(name, price, classes)
+    mechanism = named(name, price, classes)
     claim, honest = claimed_tradeoff(mechanism.cost, delta), mechanism.worst_neighbours(classes)
     wrong = Worlds(4 * honest.logits_in, 4 * honest.logits_out, honest.sensitivity)
     for audit in range(2):
