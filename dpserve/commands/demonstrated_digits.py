@@ -22,13 +22,18 @@ DIGITS_TO_TRY = 12
 
 
 def train_digits(
-    console: Console, digits: Digits, folder: Path, kind: Options, lineage: str, price: int | None = None
+    console: Console | None, digits: Digits, out: Path, kind: Options, lineage: str, price: int | None = None
 ) -> Path:
-    """Train a model of this kind, print its certificate, and return the bundle. price: of it, in picorho."""
-    out, records = folder / "digits", digits.train
+    """Train a model of this kind into a folder, and return that. console: where its certificate is printed.
+
+    price: of a pay-once model, in picorho.
+    """
+    records = digits.train
     feature_map = rules.feature_map("modality", records.declaration)
-    job = Job(records, "digits", lineage, feature_map, out, folder, Screen(), price, len(records))
-    print_certificate(console, train_and_save(kind, job))
+    job = Job(records, "digits", lineage, feature_map, out, out.parent, Screen(), price, len(records))
+    model = train_and_save(kind, job)
+    if console is not None:
+        print_certificate(console, model)
     return out
 
 

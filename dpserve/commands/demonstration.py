@@ -65,7 +65,7 @@ def demo(
             return
         digits = load_digits()
         bundle = train_digits(
-            console, digits, folder, kind_named("dpsgd").options(), DIGITS, picorho_for(EPSILON, DELTA)
+            console, digits, folder / "digits", kind_named("dpsgd").options(), DIGITS, picorho_for(EPSILON, DELTA)
         )
         options = ["--epsilon", str(EPSILON), "--delta", str(DELTA)]
         with start_service(bundle, folder, options, port=port, quiet=not stay) as service:

@@ -39,7 +39,7 @@ REPLICAS = partial(
 SELECTION = partial(
     option,
     None,
-    "How label and selected-neuron select a class.",
+    "The law by which a class is selected, where the mechanism selects one.",
     default_text="permute-and-flip for a pure epsilon, else exponential",
 )
 _TERMS = {name: str(field.description) for name, field in BudgetTerms.model_fields.items()}

@@ -2,7 +2,7 @@
 
 A block `console` holds commands after `$ ` and what they print; `...` stands for any lines, or within one for anything.
 A command that ends with `&` goes on in the background until the walkthrough ends. A block `python` is run; one with
-a title is written to that file instead. The page's port 8000 stands for a free one.
+a title is written to that file instead.
 """
 
 import os
@@ -11,6 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 
@@ -47,11 +48,16 @@ def matches(expected, printed):
     return re.fullmatch(pattern, "".join(line.rstrip() + "\n" for line in printed)) is not None
 
 
+_PORTS = (8000, 8001, 8002, 9000)
+"""The ports that pages show, each of which stands for a free one."""
+
+
 def _free_ports():
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in _PORTS]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 class Walkthrough:
@@ -61,14 +67,14 @@ class Walkthrough:
         """folder: where the reader is; empty."""
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        self.ports = dict(zip(map(str, _free_ports()), ("8000", "8001"), strict=True))
+        self.ports = dict(zip(map(str, _free_ports()), map(str, _PORTS), strict=True))
         self.background = []
         self.status = 0
         (folder / "bin").mkdir()
-        (folder / "bin" / "dpserve").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m dpserve "$@"\n')
-        (folder / "bin" / "python3").symlink_to(sys.executable)
-        (folder / "bin" / "dpserve").chmod(0o755)
-        port, admin_port = self.ports
+        for name, module in (("dpserve", " -m dpserve"), ("python3", "")):
+            (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{module} "$@"\n')
+            (folder / "bin" / name).chmod(0o755)
+        port, admin_port, *_ = self.ports
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("DPSERVE_")} | {
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(DOCS.parent), os.environ.get("PYTHONPATH", "")]),
@@ -110,7 +116,7 @@ class Walkthrough:
 
     def here(self, text):
         for port, said in self.ports.items():
-            text = text.replace(f"127.0.0.1:{said}", f"127.0.0.1:{port}")
+            text = re.sub(rf"(127\.0\.0\.1:|port[ =]){said}\b", rf"\g<1>{port}", text)
         return text
 
     def _said(self, text):

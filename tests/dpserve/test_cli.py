@@ -436,12 +436,13 @@ def test_the_metered_demonstration(run, tmp_path, external):
         if external:
             (kept,) = json.loads(run("lineage", "list", "--json", *ledger).stdout)
             assert kept["lineage"].startswith("demo-")
-    assert (said.count("alice asks"), said.count("bob asks"), said.count("BudgetExhausted")) == (12, 2, 2)
+    assert (said.count("alice asks"), said.count("bob asks"), said.count("BudgetExhausted")) == (12, 2, 3)
     assert re.findall(r"^(?:(\S+): )?(Convicted|Not refuted):", said, re.MULTILINE) == [
-        ("", "Not refuted"),
         ("published", "Convicted"),
         ("selected-neuron", "Not refuted"),
+        ("", "Convicted"),
     ]
+    assert "answers: Not refuted:" in said
 
 
 def test_the_demonstration(run):
