@@ -43,7 +43,7 @@ from research.printing import print_tables
 
 PAGE = Path(__file__).parents[1] / "docs" / "auditors-guide.md"
 TITLE = "Which audit convicts which fault"
-CONVICTS_WORD, ACQUITS_WORD, NOT_RUN = "**convicts**", "no", "cannot be run"
+CONVICTS_WORD, ACQUITS_WORD, NOT_RUN = "**convicts**", "no", "-"
 _MECHANISM, _PRICE, _DELTA = "gaussian", "noise-multiplier:1", 1e-5
 _CLASSES, _TRIALS, _CANARIES, _BUDGET = 3, 2000, 1000, 500
 _FALSE_ALARM = 1e-8
