@@ -81,7 +81,9 @@ class ModelForClient(Disclosed, BaseModel):
 
     paid: Asked[bool]
     cost: Asked[float]
-    """The cost of paying for it now: 0 once it is paid for."""
+    """The cost of paying for it now, in what the account counts: 0 once it is paid for."""
+    epsilon: Asked[float | None]
+    """The same as epsilon at the account's delta; null where the account does not cover it."""
     admitted: Asked[bool]
 
 
@@ -306,7 +308,13 @@ class PayOncePredictor(Predictor):
             unlimited=unlimited or paid,
             limiting_block=refusal.block if isinstance(refusal, BudgetExhausted) and refusal.block else limiting_block,
         )
-        mine = ModelForClient(paid=paid, cost=quote.currency.value(quote.total), admitted=refusal is None)
+        budget = (await self._ledger.client(self.lineage, client)).budget
+        mine = ModelForClient(
+            paid=paid,
+            cost=quote.currency.value(quote.total),
+            epsilon=None if refusal else budget.epsilon_at(quote.total),
+            admitted=refusal is None,
+        )
         # No number of queries is left, or none where not even one would be answered.
         left = {"queries_left": None if refusal is None else 0, "unlimited": paid}
         return PayOnceExplanation(**(dict(explained) | left), model=mine)

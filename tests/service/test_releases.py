@@ -96,7 +96,9 @@ def test_a_client_sees_the_price_before_it_pays_and_what_it_has_paid(service, re
     assert shown["price_per_row"] == {"rho": 0, "epsilon": 0, "losses": ""}
     assert not {"lineage", "weights_sha256", "created"} & set(shown)
     before = http.get("/budget").json()
-    assert (before["unlimited"], before["model"]) == (False, {"paid": False, "cost": to_rho(price), "admitted": True})
+    epsilon = Budget(price, "gaussian", before["delta"]).epsilon_at(price)
+    unpaid = {"paid": False, "cost": to_rho(price), "epsilon": epsilon, "admitted": True}
+    assert (before["unlimited"], before["model"]) == (False, unpaid)
     quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
     assert (quote["cost"], quote["admitted"]) == (to_rho(price), True)
     assert service.spent() == 0
@@ -104,7 +106,7 @@ def test_a_client_sees_the_price_before_it_pays_and_what_it_has_paid(service, re
     answer = http.post("/predict", json={"instances": [ROW]}).json()
     assert (answer["receipt"]["charged"], answer["budget"]["unlimited"]) == (to_rho(price), True)
     after = http.get("/budget").json()
-    assert (after["unlimited"], after["model"]) == (True, {"paid": True, "cost": 0, "admitted": True})
+    assert (after["unlimited"], after["model"]) == (True, {"paid": True, "cost": 0, "epsilon": 0, "admitted": True})
     assert after["queries_left"] is None
     assert "answers of that model are unlimited" in after["explanation"]["in_plain_words"]
     assert http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["cost"] == 0

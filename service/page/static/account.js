@@ -1,8 +1,8 @@
 // An account: what is left, what it means for one person, and the analyses behind it.
 
-import { beliefScale, halfCircle, responsive, spendChart } from "./charts.js";
+import { halfCircle, responsive, spendChart } from "./charts.js";
 import { byId, el, table } from "./dom.js";
-import { chance, counted, figure, figureUp, percentUp, whole } from "./format.js";
+import { chance, counted, figure, figureUp, percentUp, unitOf, whole } from "./format.js";
 
 const ANALYSES = {
   basic: "Basic composition",
@@ -12,49 +12,47 @@ const ANALYSES = {
   exact: "Exact or numerical",
 };
 
-export function showAccount(budget, model) {
-  byId("left-note").replaceChildren(...leftNote(budget, model));
-  byId("gauge").replaceChildren(gauge(budget));
-  byId("words").replaceChildren(
-    el("p", { class: "prose", id: "plain-words" }, budget.explanation.in_plain_words),
-  );
-  byId("meaning-body").replaceChildren(...meaning(budget));
-  byId("analyses-body").replaceChildren(...analyses(budget.explanation));
-}
-
-function leftNote(budget, model) {
-  const { currency } = budget;
-  const price = budget.price?.[currency] ?? 0;
-  const said = [];
-  if (price > 0) said.push(`One answer costs ${currency} = ${figure(price)}.`);
-  if (price > 0 && budget.queries_left < Math.floor(budget.remaining[currency] / price + 1e-9)) {
-    const whose = budget.limiting_block === null ? "The budget that all clients share" : `The block ${budget.limiting_block} of the model’s records`;
-    said.push(` ${whose} has less left than you, and limits you.`);
-  }
+/** budget: null where the service did not say it. Return what may still be asked of a model, in a line. */
+export function standingOf(model, budget) {
+  if (budget === null) return "not available now";
+  const { limit, remaining, queries_left: left, currency, limiting_block: block } = budget;
+  const unit = unitOf(budget);
   if (model.price) {
-    said.push(
-      budget.unlimited
-        ? "You have paid for this model: your answers are unlimited, and cost nothing more."
-        : "This model is paid for once: the first answer pays for it, and every further one is free.",
-    );
-    if (budget.limiting_block !== null) said.push(` But the block ${budget.limiting_block} of its records has too little left for it.`);
+    if (budget.unlimited) return "Paid: unlimited answers";
+    if (budget.model.admitted) return `Unlimited answers for ${unit.alone({ epsilon: budget.model.epsilon, rho: budget.model.cost })}`;
+    return block === null ? "What is left does not cover this model" : `What is left of the block ${block} does not cover this model`;
   }
-  if (model.blocks?.length && budget.limiting_block === null && !budget.unlimited) {
-    const [name, count] = [model.blocks[0], model.blocks.length];
-    said.push(count > 1 ? ` None of the ${whole(count)} blocks of its records has less left than you.` : ` The block ${name} of its records has no less left than you.`);
-  }
-  return said;
+  if (left === null) return `${unit.say(remaining[currency])} left`;
+  const most = (amount) => Math.floor(amount[currency] / budget.price[currency] + 1e-9);
+  if (left >= most(remaining)) return `About ${whole(left)} of ${counted(most(limit), "answer")} left`;
+  return `About ${counted(left, "answer")} left in ${block === null ? "the budget that all clients share" : `the block ${block}`}`;
 }
 
-function gauge(budget) {
+export function showAccount(model, budget) {
+  byId("left-body").replaceChildren(priceInWords(model, budget));
+  byId("gauge-body").replaceChildren(gauge(model, budget));
+  byId("figures-body").replaceChildren(...figures(budget));
+  byId("words-body").replaceChildren(...sentences(model, budget).map((said) => el("li", {}, said)));
+  byId("attacks-body").replaceChildren(attacks(budget.explanation.attack_power));
+  byId("analyses-body").replaceChildren(analyses(budget.explanation));
+}
+
+function priceInWords(model, budget) {
+  if (model.price) return budget.unlimited ? "You have paid for this model. Its answers cost nothing more." : "The first answer pays for this model. Every further one is free.";
+  const price = budget.price?.[budget.currency];
+  return price ? `One answer costs ${unitOf(budget).say(price)}.` : "";
+}
+
+function gauge(model, budget) {
   const { currency, queries_left: left } = budget;
-  const [limit, remaining] = [budget.limit[currency], budget.remaining[currency]];
-  const share = limit > 0 ? remaining / limit : 0;
+  const unit = unitOf(budget);
+  const [limit, remaining, spent] = [budget.limit, budget.remaining, budget.spent].map((amount) => amount[currency]);
   const { count, what } = budget.unlimited
     ? { count: "unlimited", what: "answers" }
-    : left === null
-      ? { count: figure(remaining, 3), what: `${currency} left` }
+    : left === null || model.price
+      ? { count: unit.short(remaining), what: "left" }
       : { count: whole(left), what: left === 1 ? "answer left" : "answers left" };
+  const said = unit.spent(spent);
   return el(
     "div",
     {
@@ -64,81 +62,63 @@ function gauge(budget) {
       "aria-valuemin": 0,
       "aria-valuemax": limit,
       "aria-valuenow": remaining,
-      "aria-valuetext": `${count} ${what}; ${currency} ${figure(remaining)} of ${figure(limit)} left`,
+      "aria-valuetext": `${count} ${what}; ${said}`,
     },
-    halfCircle(share),
-    el("p", { class: "middle" }, el("span", { class: budget.unlimited ? "count word" : "count", id: "answers-left" }, count), el("span", {}, what)),
-    el("p", { class: "under", id: "spent" }, inOrder(budget).flatMap((said, place) => (place ? [el("br"), said] : [said]))),
+    halfCircle(limit > 0 ? remaining / limit : 0),
+    el("p", { class: "middle" }, el("span", { class: count.length > 6 ? "count word" : "count" }, count), el("span", {}, what)),
+    el("p", { class: "under", id: "spent" }, said),
   );
 }
 
-/** What is spent, first in the unit that the budget was given in: in that one its limit is a short number. */
-function inOrder({ currency, limit, spent, delta }) {
-  if (currency === "epsilon") return [`epsilon ${figure(spent.epsilon)} of ${figure(limit.epsilon)} spent`, "pure: epsilons add up"];
-  const rho = `rho ${figure(spent.rho)} of ${figure(limit.rho)} spent`;
-  const epsilon = `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)} at delta = ${figure(delta)}`;
-  return isShort(limit.rho) || !isShort(limit.epsilon) ? [rho, epsilon] : [`${epsilon} spent`, rho];
-}
+const points = (share) => percentUp(share).replace(" %", " points");
 
-/** Whether a number is one of four digits except for rounding: budgets are rounded down to 1e-12 rho. */
-function isShort(value) {
-  return value > 0 && Math.abs(Number(value.toPrecision(4)) / value - 1) < 1e-8;
-}
-
-function meaning(budget) {
-  const belief = budget.posterior_belief_bound;
-  const advantage = budget.membership_advantage_bound;
-  const power = budget.explanation.attack_power;
-  const ofOneUnit = budget.explanation.unit !== null;
+function figures({ posterior_belief_bound: belief, membership_advantage_bound: advantage, limit, spent, delta }) {
   return [
-    el(
-      "div",
-      { class: "pair" },
-      scale(
-        "How sure they may become",
-        belief,
-        [0.5, 1],
-        `Someone who knows every record but ${ofOneUnit ? "those of one unit" : "one"}, and thinks it as likely as not that
-         ${ofOneUnit ? "a given unit’s are the rest" : "a given one is the last"}, stays below this, except with probability
-         ${chance(budget.delta)}.`,
-      ),
-      scale(
-        "How far an attack may tell members apart",
-        advantage,
-        [0, 1],
-        "The most by which any attack catches members more often than it wrongly accuses others.",
-      ),
-    ),
-    el("h3", {}, "What the best attack could do once all is spent"),
-    el(
-      "div",
-      { class: "narrow" },
-      table(
-        "What the best attack could do once all is spent",
-        [{ title: "accusing so many others wrongly" }, { title: "it catches at most so many members", numeric: true }],
-        power.map((each) => [percent(each.false_positive_rate), percentUp(each.true_positive_rate_bound)]),
-      ),
-    ),
-  ];
+    ["How sure somebody may become", percentUp(belief.when_spent), "that one given record is among the training’s.", percentUp(belief.now)],
+    ["How far an attack beats guessing", points(advantage.when_spent), "of 100, at most, in telling members from others.", points(advantage.now)],
+    ["Epsilon", figureUp(limit.epsilon), `at delta = ${figure(delta)}, ${chance(delta)}.`, figureUp(spent.epsilon)],
+  ].map(([name, value, said, now]) =>
+    el("div", {}, el("dt", {}, name), el("dd", { class: "big" }, value), el("dd", { class: "note" }, said), el("dd", { class: "note" }, `${now} if you had settled to stop here.`)),
+  );
 }
 
-function percent(share) {
-  return `${figure(share * 100)} %`;
+/** The meaning of the figures, in short sentences. */
+function sentences(model, { explanation, delta, limit, currency, raised, status, analysis, ...budget }) {
+  const { unit } = explanation;
+  const one = unit === null ? "one record" : `all records of one ${unit}`;
+  return [
+    status === "unproven" && "Unproven: the guarantee of what this account pays for is claimed only.",
+    "The figures are about all that this account may ever pay for.",
+    "They hold whatever you ask, and whenever you stop.",
+    currency === "rho" && "The limit must have been settled before the first answer.",
+    `Imagine somebody who knows every record but ${unit === null ? "one" : `those of one ${unit}`}.`,
+    "They think it as likely as not that the rest is among the training’s.",
+    `After all your answers they are at most ${percentUp(budget.posterior_belief_bound.when_spent)} sure.`,
+    `That fails with a probability of at most ${figure(delta)}, ${chance(delta)}.`,
+    "An attack tries to tell members of the training from others.",
+    `It catches members at most ${points(budget.membership_advantage_bound.when_spent)} of 100 more often than it wrongly accuses others.`,
+    `All of it is (${figureUp(limit.epsilon)}, ${figure(delta)})-differentially private for adding or removing ${one}.`,
+    `Epsilon is by the ${analysis}, and rounded up.`,
+    unitOf({ currency, limit }).inParts && "Epsilons at a delta do not add up, so amounts are parts of the limit.",
+    currency === "epsilon" && "The account counts pure epsilon; delta is the noise sampler’s alone.",
+    ...(raised === null
+      ? []
+      : [
+          "The limit was raised after the first answer.",
+          "Who had seen answers may have had a say: then no figure here is proved.",
+          `Proved all the same, if the records had no say: at most ${percentUp(raised.posterior_belief_bound)} sure.`,
+        ]),
+    unit !== null && "This holds where every model of these records was trained with this unit.",
+    `Clients who share their answers are bounded together by ${model.blocks?.length ? "the budgets of the blocks of records" : "the budget of the records"}.`,
+    "Figures that everybody is shown, as in certificates, are not counted here.",
+  ].filter(Boolean);
 }
 
-function scale(title, bound, [low, high], words) {
-  return el(
-    "div",
-    { class: "scale" },
-    el("h3", {}, title),
-    el(
-      "p",
-      { class: "head" },
-      el("span", { class: "big" }, percentUp(bound.when_spent)),
-      el("span", { class: "note" }, `whenever you stop; ${percentUp(bound.now)} if you settled beforehand to stop here`),
-    ),
-    beliefScale(low, high, bound.now, bound.when_spent),
-    el("p", { class: "note" }, words.replace(/\s+/g, " ")),
+function attacks(power) {
+  return table(
+    "What the best attack could do once all is spent",
+    [{ title: "accusing so many others wrongly" }, { title: "it catches at most so many members", numeric: true }],
+    power.map((each) => [`${figure(each.false_positive_rate * 100)} %`, percentUp(each.true_positive_rate_bound)]),
   );
 }
 
@@ -170,25 +150,20 @@ function analyses(explanation) {
     rows.map((row) => row.cells),
   );
   shown.querySelectorAll("tbody tr").forEach((row, place) => row.classList.toggle("tightest", rows[place].tightest));
-  return [shown];
+  return shown;
 }
 
 export function showSpend({ receipts, complete }, budget) {
   const body = byId("spend-body");
-  const note = byId("spend-note");
   if (receipts.length === 0) {
-    note.textContent = "";
     body.replaceChildren(el("p", { class: "loading" }, "Nothing has been charged yet."));
     return;
   }
+  const unit = unitOf(budget);
   let total = 0;
-  const points = receipts.map(({ time, charged }) => ({ time, total: (total += charged) }));
-  const rows = receipts.reduce((count, receipt) => count + receipt.charged_rows, 0);
-  note.textContent = `${counted(receipts.length, "charge")} for ${counted(rows, "row")}${complete ? "" : ", the oldest"}.`;
-  const summary = `Spent so far: ${budget.currency} = ${figure(total)} of ${figure(budget.limit[budget.currency])}, in ${counted(receipts.length, "charge")}.`;
-  const figure_ = el("figure", {});
+  const points = receipts.map(({ time, charged }) => ({ time, total: unit.of((total += charged)) }));
+  const summary = `${unit.spent(total)}, in ${counted(receipts.length, "charge")}${complete ? "" : ", the oldest"}.`;
   const host = el("div", {});
-  figure_.append(host, el("figcaption", {}, summary));
-  body.replaceChildren(figure_);
-  responsive(host, spendChart(points, budget.limit[budget.currency], summary, budget.currency));
+  body.replaceChildren(el("figure", {}, host, el("figcaption", {}, summary)));
+  responsive(host, spendChart(points, unit.of(budget.limit[budget.currency]), summary, unit.title));
 }

@@ -2,7 +2,7 @@
 // declares the acts (accounting/acts.py); nothing here knows one by its name. A new key is shown there once.
 
 import { button, byId, el, table } from "./dom.js";
-import { figure, figureUp, moment, percentUp, whole } from "./format.js";
+import { figure, figureUp, moment, percentUp, unitOf, whole } from "./format.js";
 import { refusalPanel } from "./refusal.js";
 import { problemOf } from "./session.js";
 
@@ -110,8 +110,8 @@ function measureField(measures) {
   return { nodes: [field("The budget as", chosen), amount], read: (given) => ({ [given.get("measure")]: number(given, "amount") }) };
 }
 
-/** The fields of an act's form: those that must be stated come first. */
-function fieldsOf(schema, { known }) {
+/** The fields of an act's form: the lineage, where several are to choose from, and those that must be stated come first. */
+function fieldsOf(schema, known, lineages) {
   // An act that changes an account is about the one whose dialog this is; one that opens it asks for the name.
   const apart = [...OF_REQUESTS, ...(schema["x-opens"] ? [] : schema["x-about"])];
   const properties = Object.entries(schema.properties).filter(([name]) => !apart.includes(name));
@@ -123,7 +123,8 @@ function fieldsOf(schema, { known }) {
     return { nodes, read: (given) => ({ [name]: read(given) }) };
   };
   const [stated, others] = [true, false].map((required) => properties.filter(([name]) => schema.required.includes(name) === required));
-  return [...stated, ...others].filter((each) => !measures.slice(1).includes(each)).map(made);
+  const where = { nodes: field("Lineage", select("lineage", lineages.map((name) => [name, name]))), read: (given) => ({ lineage: given.get("lineage") }) };
+  return [...(lineages.length > 1 ? [where] : []), ...[...stated, ...others].filter((each) => !measures.slice(1).includes(each)).map(made)];
 }
 
 /** A form that asks who acts and why, too. submit(what was read, by, why) may throw what is to be said in it. */
@@ -164,13 +165,12 @@ function signed(label, content, submit) {
 
 /**
  * Ask for what an act needs, show what it means, and do it. schema: the act's; subject: the name of the account that it
- * is about, if it has one; given: fields that are known already; known: names to choose from, by what they name;
- * account, currency: the account as it is, if there is one, and what it counts. `post(path, body)` asks the service, and
- * done() is called once it is done.
+ * is about, if it has one; given: fields that are known already; lineages: those to choose from, if not known; known:
+ * names to choose from, by what they name. `post(path, body)` asks the service, and done() is called once it is done.
  */
-export function perform({ schema, subject = null, given, known, account = null, currency, post, done }) {
+export function perform({ schema, subject = null, given, lineages, known, post, done }) {
   const title = subject === null ? labelOf(schema) : `${labelOf(schema)}: ${subject}`;
-  const parts = fieldsOf(schema, { known, account, currency });
+  const parts = fieldsOf(schema, known, lineages);
   const content = [el("p", {}, schema.description), parts.map(({ nodes }) => nodes)];
   const form = signed("See what it means", content, async (read, by, why) => {
     const act = { ...Object.assign({}, given, ...parts.map((part) => part.read(read))), act: schema.properties.act.const, by, why };
@@ -201,7 +201,7 @@ function confirm({ title, act, effect, post, done, back, urgent }) {
     `${title}: what it means`,
     el("p", { class: effect.raises || urgent ? "notice" : null }, effect.words),
     effect.after && meaning(effect),
-    effect.after && el("p", { class: "prose" }, effect.after.explanation.in_plain_words),
+    effect.after && el("details", {}, el("summary", {}, "In words"), el("p", { class: "note" }, effect.after.explanation.in_plain_words)),
     said,
     el("div", { class: "buttons" }, button("Do it", doIt, { class: "primary" }), button("Back", back), button("Cancel", close)),
   );
@@ -211,7 +211,7 @@ function meaning({ before, after }) {
   const rows = [
     ["epsilon, in all", (each) => figureUp(each.limit.epsilon)],
     ["at delta", (each) => figure(each.delta)],
-    ["rho, in all", (each) => (each.limit.rho === null ? "–" : figure(each.limit.rho))],
+    ...(after.currency === "rho" && !unitOf(after).inParts ? [["rho, in all", (each) => figure(each.limit.rho)]] : []),
     [`belief about one ${after.explanation.unit === null ? "record" : "unit"}, at most`, (each) => percentUp(each.posterior_belief_bound.when_spent)],
     ["advantage of an attack, at most", (each) => percentUp(each.membership_advantage_bound.when_spent)],
     ["answers left", (each) => (each.queries_left === null ? "–" : figure(each.queries_left, 9))],

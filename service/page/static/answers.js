@@ -39,7 +39,7 @@ export function showNumbers(host, answers, model) {
   const { noise } = answers[0];
   const band = noise.interval ? "In at least 95 of 100 draws of the noise a band holds what the model would say without any." : `There is no band: ${noise.no_interval}.`;
   const sentences = model.outputs.map(({ name, sentence }) => `${name}: ${sentence}.`).join(" ");
-  host.replaceChildren(...paged(answers, columns, cells, save), el("p", { class: "note", id: "band-note" }, `${sentences} ${band}`));
+  host.replaceChildren(...paged(answers, columns, cells, save), trust(`${sentences} ${band}`));
 }
 
 /** The numbers of an answer without classes: a title of each, and what reads it from the answer. */
@@ -92,7 +92,7 @@ function bars(answer, interval, model) {
   return el(
     "div",
     { class: "answer" },
-    el("h3", {}, `Row ${whole(answer.place)}: `, el("strong", { class: "top-class" }, model.classes[top])),
+    el("h2", {}, `Row ${whole(answer.place)}: `, el("strong", { class: "top-class" }, model.classes[top])),
     answer.set?.length === 0 && el("p", { class: "notice" }, "Every class is ruled out: none reaches the probability that this share of records had for their own class. The row is unlike them, or lies between classes."),
     isUndecided(answer) && el("p", { class: "notice undecided" }, "Undecided: the noise could have made this class the likeliest."),
     el(
@@ -154,7 +154,11 @@ const OF_MODEL =
   "model without noise. They say nothing about whether the model is right.";
 
 function note(answers, bands, model) {
-  return el("p", { class: "note", id: "band-note" }, saidOf(answers, bands, model));
+  return trust(saidOf(answers, bands, model));
+}
+
+function trust(said) {
+  return el("details", { id: "band-note" }, el("summary", {}, "How far to trust this"), el("p", { class: "note" }, said));
 }
 
 function saidOf(answers, bands, model) {

@@ -98,12 +98,7 @@ export class Account {
     return everyReceipt(`${this.#model}/budget/receipts`, this.#key);
   }
 
-  /** The account of the same key with another model. */
-  with(model) {
-    return new Account(this.#key, model);
-  }
-
-  /** clip: whether values beyond the bounds are to be drawn back to them; null: as in training. */
+  /** clip: whether values beyond the bounds are to be clipped to them; null: as in training. */
   async quote(instances, clip) {
     return (await this.#predict("predict?dry_run=true", { instances }, clip, {})).quote;
   }
@@ -164,9 +159,9 @@ export class Owner {
     return everyReceipt(`api/lineages/${encodeURIComponent(lineage)}/receipts`, this.#key);
   }
 
-  /** A page of clients, those first who spent most of what they may. match: what they have in their name. */
-  async clients(lineage, { after = "", match = "" } = {}) {
-    const query = new URLSearchParams({ count: 25, order: "spent", after, match });
+  /** The first clients of a lineage. order: "spent" or "name"; match: what they have in their name. */
+  async clients(lineage, { count, order, match }) {
+    const query = new URLSearchParams({ count, order, match });
     return this.get(`lineages/${encodeURIComponent(lineage)}/clients?${query}`);
   }
 

@@ -4,7 +4,7 @@ import { requestName } from "./api.js";
 import { hasClasses, showAnswers, showNumbers } from "./answers.js";
 import { BadRows, checkedValue, columnsOf, exampleText, expected, rowFrom } from "./columns.js";
 import { announce, button, byId, el } from "./dom.js";
-import { counted, figure, whole } from "./format.js";
+import { counted, figure, unitOf, whole } from "./format.js";
 import { refusalPanel } from "./refusal.js";
 import { inBatches, rowsOfText } from "./rows.js";
 
@@ -12,9 +12,11 @@ const MOST_FIELDS = 24;
 const USUAL_COVERAGE = 0.9;
 const LARGEST_FILE = 64 * 1024 * 1024;
 
-/** context: {account, model, budget(): the newest, spent(): to be called after a charge, failed(error)}. */
-export function mountAsk(context) {
-  const { model } = context;
+const HINT = "The price appears here, and then the answer.";
+
+/** given: {account, model, budget(): the newest, spent(): to be called after a charge, refused(error)}. */
+export function mountAsk(given) {
+  const { model } = given;
   const inputs = { paste: pasteInput(model), file: fileInput(model) };
   if (columnsOf(model).length <= MOST_FIELDS) inputs.fields = fieldsInput(model);
   const names = { fields: "Fields", paste: "Paste", file: "CSV file" };
@@ -31,10 +33,16 @@ export function mountAsk(context) {
   };
   const forget = () => {
     error.textContent = "";
-    outcome.replaceChildren();
+    outcome.replaceChildren(el("p", { class: "note hint" }, HINT));
   };
+  const free = el("span", { class: "note" });
+  const label = () => {
+    price.textContent = given.budget().unlimited ? "Ask" : "See the price";
+    free.textContent = given.budget().unlimited ? "" : `Free. ${model.price ? "You pay once, if you then say so." : "A row that you paid for costs nothing again."}`;
+  };
+  const context = { ...given, spent: () => given.spent().finally(label) };
   const price = button(
-    "See the price",
+    "",
     async () => {
       forget();
       let read;
@@ -55,9 +63,9 @@ export function mountAsk(context) {
     { class: "body", novalidate: true, "aria-labelledby": "ask-title" },
     segments("input", "How to give the rows", order.map((name) => [name, names[name]]), choose),
     order.map((name) => panels[name]),
-    el("label", { class: "choice-line", for: "clip" }, clip, " Draw values beyond the declared bounds back to them"),
+    el("label", { class: "choice-line", for: "clip" }, clip, " Clip to the declared bounds"),
     error,
-    el("div", { class: "buttons" }, price, el("span", { class: "note" }, "Asking for the price costs nothing.")),
+    el("div", { class: "buttons" }, price, free),
   );
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("keydown", (event) => {
@@ -67,6 +75,7 @@ export function mountAsk(context) {
   });
   form.addEventListener("input", (event) => event.target.name === "input" || forget());
   choose(chosen);
+  label();
   byId("ask-body").replaceChildren(form, outcome);
 }
 
@@ -83,7 +92,7 @@ function segments(name, legend, choices, choose) {
   );
 }
 
-const FILL = "Fill in an example from what is declared";
+const FILL = "Fill in an example";
 
 /** A field or a list for each column. */
 function fieldsInput(model) {
@@ -233,22 +242,25 @@ async function quoteAll(context, rows, outcome) {
     outcome.replaceChildren(refusalPanel(context.refused(error), { again: () => quoteAll(context, rows, outcome) }));
     return;
   }
-  const total = totalOf(batches, Boolean(model.price));
+  const [budget, total] = [context.budget(), totalOf(batches, Boolean(model.price))];
   const asked = () => payAll(context, batches, outcome);
-  const label = total.cost > 0 ? `Ask, and pay ${total.currency} ${figure(total.cost)}` : "Ask, at no cost";
-  const covered = total.admitted && total.cost <= context.budget().remaining[total.currency] * (1 + 1e-12);
+  if (budget.unlimited && total.cost === 0) return asked();
+  const price = inWords(total.cost, unitOf(budget));
+  const label = total.cost === 0 ? "Ask, at no cost" : total.isPaidOnce ? `Pay ${price} once, and ask` : `Ask, and pay ${price}`;
+  const covered = total.admitted && total.cost <= budget.remaining[total.currency] * (1 + 1e-12);
   outcome.replaceChildren(
-    bill(total, context.budget(), rows.length),
+    bill(total, budget, rows.length),
     covered
       ? el("div", { class: "buttons" }, button(label, asked, { class: "primary", id: "pay" }))
       : el(
           "div",
           { class: "body" },
-          el("p", { class: "notice" }, "Your budget, or the one that all clients share, does not cover this: it would be refused. A refusal costs nothing."),
+          el("p", { class: "notice" }, "What is left does not cover this: it would be refused. A refusal costs nothing."),
           el("div", { class: "buttons" }, button("Ask all the same", asked, { id: "pay" })),
         ),
   );
-  announce(`${counted(rows.length, "row")}, ${total.currency} ${figure(total.cost)}${covered ? "" : ", which would be refused"}`);
+  outcome.scrollIntoView({ block: "nearest" });
+  announce(`${counted(rows.length, "row")}, ${price}${covered ? "" : ", which would be refused"}`);
 }
 
 function totalOf(batches, isPaidOnce) {
@@ -260,19 +272,20 @@ function totalOf(batches, isPaidOnce) {
 }
 
 function bill(total, budget, rows) {
-  const after = Math.max(0, budget.remaining[total.currency] - total.cost);
-  const entries = [
+  const unit = unitOf(budget);
+  return entries("quote", [
     ["rows", whole(rows)],
-    ...(total.isPaidOnce
-      ? []
-      : [
-          ["new to you", whole(total.fresh)],
-          ["price of a row", `${total.currency} ${figure(total.price)}`],
-        ]),
-    ["costs", total.isPaidOnce && total.cost > 0 ? `${total.currency} ${figure(total.cost)}, once` : `${total.currency} ${figure(total.cost)}`],
-    ["leaves", `${total.currency} ${figure(after)}`],
-  ];
-  return el("dl", { class: "bill", id: "quote" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+    !total.isPaidOnce && ["new to you", whole(total.fresh)],
+    !total.isPaidOnce && ["price of a row", unit.short(total.price)],
+    ["costs", `${inWords(total.cost, unit)}${total.isPaidOnce && total.cost > 0 ? ", once" : ""}`],
+    ["leaves", unit.short(Math.max(0, budget.remaining[total.currency] - total.cost))],
+  ]);
+}
+
+const inWords = (amount, unit) => (amount > 0 ? unit.say(amount) : "nothing");
+
+function entries(id, listed) {
+  return el("dl", { class: "bill", id }, listed.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
 /** Pay batch by batch. Each keeps its name, so that asking again after a lost answer is charged once. */
@@ -303,11 +316,12 @@ async function payAll(context, batches, outcome, coverage = context.model.predic
       for (const batch of answered) batch.answer = null;
       return payAll(context, batches, outcome, other);
     };
-    parts.push(paid(receipts, Boolean(model.price)), coverage === null ? "" : coverageChoice(coverage, model, again), host);
-    announce(saidOf(answers, receipts, model));
+    parts.push(paid(receipts, context), host, coverage === null ? "" : coverageChoice(coverage, model, again));
+    announce(saidOf(answers, receipts, context));
   }
   outcome.replaceChildren(...parts);
   outcome.focus({ preventScroll: true }); // the button that had the focus is gone
+  outcome.scrollIntoView({ block: "nearest" });
   await context.spent();
 }
 
@@ -317,7 +331,7 @@ function coverageChoice(coverage, model, again) {
   const input = el("input", { type: "range", id: "coverage", min: 50, max: 99, step: 1, value: Math.round(coverage * 100), "aria-describedby": "coverage-note" });
   input.addEventListener("input", () => (shown.textContent = percentOf(input.value / 100)));
   input.addEventListener("change", () => again(input.value / 100));
-  const whose = model.prediction_sets.by === "class" ? "of further records of each class" : "of further records";
+  const whose = model.prediction_sets.by === "class" ? "records of each class" : "records";
   return el(
     "div",
     { class: "choice" },
@@ -326,7 +340,7 @@ function coverageChoice(coverage, model, again) {
     el(
       "p",
       { class: "note", id: "coverage-note" },
-      `Classes in grey are ruled out. At least so many ${whose} like the training’s have their class among the others, if the coverage is chosen without looking at the answers.`,
+      `Grey classes are ruled out. At least so many ${whose} like the training’s have their class among the rest, if chosen beforehand.`,
     ),
   );
 }
@@ -353,25 +367,21 @@ function answersOf(batches) {
   );
 }
 
-function paid(receipts, isPaidOnce) {
-  const sum = (name) => receipts.reduce((total, receipt) => total + receipt[name], 0);
+const sum = (receipts, name) => receipts.reduce((total, receipt) => total + receipt[name], 0);
+
+function paid(receipts, { model, budget }) {
   const ids = receipts.map((receipt) => receipt.id).filter((id) => id !== null);
-  const entries = [
-    ["paid", `${receipts[0].currency} ${figure(sum("charged"))}`],
-    ...(isPaidOnce
-      ? []
-      : [
-          ["for new rows", whole(sum("charged_rows"))],
-          ["replayed at no cost", whole(sum("replayed_rows"))],
-        ]),
-    [ids.length > 1 ? "receipts" : "receipt", ids.length ? ids.map((id) => `№ ${whole(id)}`).join(", ") : "none: nothing was charged"],
-  ];
-  return el("dl", { class: "bill", id: "paid" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  return entries("paid", [
+    (!model.price || ids.length > 0) && ["paid", inWords(sum(receipts, "charged"), unitOf(budget()))],
+    !model.price && ["for new rows", whole(sum(receipts, "charged_rows"))],
+    !model.price && ["replayed at no cost", whole(sum(receipts, "replayed_rows"))],
+    ids.length > 0 && [ids.length > 1 ? "receipts" : "receipt", ids.map((id) => `№ ${whole(id)}`).join(", ")],
+  ]);
 }
 
-function saidOf(answers, receipts, model) {
+function saidOf(answers, receipts, { model, budget }) {
   const [{ answer, probabilities }] = answers;
-  const cost = `${receipts[0].currency} ${figure(receipts.reduce((total, receipt) => total + receipt.charged, 0))}`;
+  const cost = inWords(sum(receipts, "charged"), unitOf(budget()));
   const said = probabilities ? model.classes[probabilities.indexOf(Math.max(...probabilities))] : Object.entries(answer).map(([name, value]) => `${name} ${[value].flat().map((each) => figure(each)).join(", ")}`).join("; ");
-  return answers.length === 1 ? `Answer: ${said}. Charged ${cost}.` : `${counted(answers.length, "answer")}. Charged ${cost}.`;
+  return `${answers.length === 1 ? `Answer: ${said}` : counted(answers.length, "answer")}. Charged ${cost}.`;
 }

@@ -34,24 +34,6 @@ export function halfCircle(share) {
   );
 }
 
-/** A line from low to high with what holds now and what may hold in the end. */
-export function beliefScale(low, high, now, finally_) {
-  const at = (value) => `${(100 * (value - low)) / (high - low)}%`;
-  const ends = [
-    ["0", "start", low],
-    ["100%", "end", high],
-  ];
-  return svg(
-    "svg",
-    { "aria-hidden": "true", focusable: "false" },
-    ends.map(([x, anchor, value]) => svg("text", { x, y: 34, "text-anchor": anchor }, `${figure(value * 100)} %`)),
-    svg("line", { x1: "0", x2: "100%", y1: 12, y2: 12, class: "axis" }),
-    svg("line", { x1: at(low), x2: at(now), y1: 12, y2: 12, class: "used", "stroke-width": 6, "stroke-linecap": "butt" }),
-    svg("line", { x1: at(finally_), x2: at(finally_), y1: 4, y2: 20, class: "limit", "stroke-dasharray": "none" }),
-    svg("circle", { cx: at(now), cy: 12, r: 6, class: "dot" }),
-  );
-}
-
 /** Round ticks from 0 to at least `top`. */
 function ticksTo(top, about = 4) {
   if (!(top > 0)) return [0, 1];
@@ -77,8 +59,8 @@ function frame(width, height, xTicks, yTicks, xAt, yAt, label) {
   ];
 }
 
-/** What was spent, step by step. points: [{time, total}], oldest first; limit: of the account, in its currency. */
-export function spendChart(points, limit, summary, currency) {
+/** What was spent, step by step. points: [{time, total}], oldest first; limit: of the account; title: of their unit. */
+export function spendChart(points, limit, summary, title) {
   return (width) => {
     const height = 240;
     const start = points[0].time;
@@ -103,7 +85,7 @@ export function spendChart(points, limit, summary, currency) {
         yTicks.map((value) => ({ value, text: figure(value) })),
         xAt,
         yAt,
-        `${currency} spent`,
+        `${title} spent`,
       ),
       svg("path", { d: `${line} V ${yAt(0)} Z`, class: "area" }),
       svg("path", { d: line, class: "line" }),

@@ -1,19 +1,20 @@
-// The client's page: sign in, look, ask. The key lives in one object, which signing out or leaving the page empties.
+// The client's page: sign in, ask, look. The key lives in objects that signing out or leaving the page empties.
 
-import { showAccount, showSpend } from "./account.js";
+import { showAccount, showSpend, standingOf } from "./account.js";
 import { Account, modelsOf, publicModel, publicModels } from "./api.js";
 import { mountAsk } from "./ask.js";
-import { byId, el } from "./dom.js";
-import { chance, figure, whole } from "./format.js";
+import { announce, byId, el } from "./dom.js";
+import { unitOf } from "./format.js";
 import { modelFacts } from "./model.js";
 import { showReceipts } from "./receipts.js";
 import { showSnippets } from "./snippets.js";
-import { exampleProblem, refusalPanel } from "./refusal.js";
-import { arrive, mountSession, problemOf } from "./session.js";
+import { refusalPanel } from "./refusal.js";
+import { mountSession, problemOf, showView } from "./session.js";
 
-let account = null;
-let model = null;
-let budget = null;
+/** The models that the key is good for: {model, account, budget}, null for a budget that could not be read. */
+let mine = [];
+/** The one of them that is asked. */
+let chosen = null;
 let rehearsal = false;
 let defaultModel = null;
 
@@ -23,7 +24,9 @@ async function showModels() {
     const found = await publicModels();
     const { names, first } = found;
     ({ rehearsal, defaultModel } = found);
-    await showModel(first);
+    const model = await publicModel(first);
+    about.replaceChildren(...modelFacts(model));
+    showNotices(model);
     const others = names.filter((name) => name !== first);
     if (others.length > 0) about.append(el("p", { class: "note" }, `Also served here: ${others.join(", ")}.`));
   } catch (error) {
@@ -32,21 +35,13 @@ async function showModels() {
   about.setAttribute("aria-busy", "false");
 }
 
-/** Read a model's public part, and show it. */
-async function showModel(name) {
-  if (model?.name === name) return;
-  model = await publicModel(name);
-  byId("about").replaceChildren(...modelFacts(model));
-  byId("notices").replaceChildren();
+function showNotices(model) {
   document.title = `${model.name} · dpserve`;
-  if (rehearsal) notice("This is a rehearsal: the ledger may lose charges. Nothing here is to be relied upon.");
-  if (model.mechanism_status === "unproven") {
-    notice("Unproven: the guarantee of this model’s mechanism is claimed and not proven. Nothing is promised about any record.");
-  }
-}
-
-function notice(text) {
-  byId("notices").append(el("p", { class: "notice" }, text));
+  const said = [
+    rehearsal && "This is a rehearsal: the ledger may lose charges. Nothing here is to be relied upon.",
+    model.mechanism_status === "unproven" && "Unproven: the guarantee of this model’s mechanism is claimed and not proven. Nothing is promised about any record.",
+  ];
+  byId("notices").replaceChildren(...said.filter(Boolean).map((text) => el("p", { class: "notice" }, text)));
 }
 
 /** The problem to show; a key that is no longer good ends the session. */
@@ -57,98 +52,102 @@ function refused(error) {
 }
 
 async function enter(key) {
-  const { models, default: first } = await modelsOf(key);
-  const candidate = new Account(key, first);
-  await showModel(first);
-  const found = await candidate.budget();
+  const { models: names, default: first } = await modelsOf(key);
+  const found = await Promise.all(names.map(async (name) => ({ model: await publicModel(name), account: new Account(key, name), budget: null })));
+  const entered = found[names.indexOf(first)];
+  entered.budget = await entered.account.budget();
   return async () => {
-    account = candidate;
-    showChooser(models, first);
-    await showEverything(found);
+    mine = found;
+    choose(entered);
+    showView();
+    announce(`Signed in. ${standingOf(entered.model, entered.budget)}.`);
+    await refresh();
   };
 }
 
-async function showEverything(found) {
-  show(found);
+/** Ask this model from now on. */
+function choose(each) {
+  chosen = each;
+  const { account, model } = each;
+  showNotices(model);
+  byId("ask-title").textContent = `Ask ${model.name}`;
   showSnippets(model, model.name === defaultModel);
-  mountAsk({ account, model, budget: () => budget, spent: refresh, refused });
-  const count = found.unlimited ? "Unlimited answers" : found.queries_left === null ? null : `${whole(found.queries_left)} answers left`;
-  const left = count === null ? "" : ` ${count}.`;
-  arrive(`Your account with ${model.name}`, `Signed in.${left}`);
-  await refreshReceipts();
+  show();
+  mountAsk({ account, model, budget: () => each.budget, spent: refresh, refused });
 }
 
-/** One sign-in serves every model that the key is good for. */
-function showChooser(names, chosen) {
-  const body = byId("models-body");
-  byId("models").hidden = names.length < 2;
-  const select = el("select", { id: "model" }, names.map((name) => el("option", { value: name }, name)));
-  select.value = chosen;
-  select.addEventListener("change", async () => {
-    select.disabled = true;
-    try {
-      const candidate = account.with(select.value);
-      await showModel(select.value);
-      const found = await candidate.budget();
-      account.forget();
-      account = candidate;
-      await showEverything(found);
-    } catch (error) {
-      byId("ask-body").replaceChildren(refusalPanel(refused(error), {}));
-    } finally {
-      select.disabled = false;
-    }
-  });
-  body.replaceChildren(el("div", { class: "choice" }, el("label", { class: "label", for: "model" }, "Model"), select));
+/** Show what is known of the accounts. Only the standings change in the list of models: who is on it stays there. */
+function show() {
+  showStandings();
+  if (chosen.budget !== null) showAccount(chosen.model, chosen.budget);
+}
+
+function showStandings() {
+  if (byId("models-body").childElementCount === 0) byId("models-body").append(modelList());
+  mine.forEach(({ model, budget }, place) => (byId(`standing-${place}`).textContent = standingOf(model, budget)));
+}
+
+/** A line for each model: what it answers, and what is left. One sign-in serves all that the key is good for. */
+function modelList() {
+  return el(
+    "fieldset",
+    { class: "models" },
+    el("legend", { class: "visually-hidden" }, "Model"),
+    mine.map((each, place) => {
+      const input = mine.length > 1 && el("input", { type: "radio", name: "model", checked: each === chosen });
+      if (input) input.addEventListener("change", () => { choose(each); refresh(); });
+      return el(
+        mine.length > 1 ? "label" : "p",
+        {},
+        input,
+        el("span", {}, mine.length > 1 && [el("strong", {}, each.model.name), " "], el("span", { class: "left", id: `standing-${place}` }), " ", el("span", { class: "note" }, answersOf(each.model))),
+      );
+    }),
+  );
+}
+
+const MOST_NAMED = 4;
+
+/** The answers of a model, in words: its classes, or the names of its numbers. */
+function answersOf({ classes, outputs }) {
+  const names = classes.length > 0 ? classes : outputs.map(({ name }) => name);
+  if (names.length > MOST_NAMED) return `${names.slice(0, MOST_NAMED).join(", ")} or ${names.length - MOST_NAMED} more`;
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} or ${names.at(-1)}` : names.join();
 }
 
 function leave() {
-  account.forget();
-  account = null;
-  budget = null;
-  for (const id of ["gauge", "words"]) byId(id).replaceChildren();
+  for (const { account } of mine) account.forget();
+  mine = [];
+  chosen = null;
 }
 
-function show(found) {
-  budget = found;
-  showAccount(found, model);
-  showExample(exampleProblem(found));
-  byId("foot").textContent =
-    `Every epsilon here is at delta = ${figure(found.delta)}, ${chance(found.delta)}, by the ${found.analysis}. ` +
-    "Bounds are rounded up; amounts of rho are exact to twelve decimals, and shown to four digits.";
-}
-
-/** What is open, or has the focus, stays so when the account is read again. */
-function showExample(problem) {
-  const body = byId("refusal-body");
-  const open = body.querySelector("details[open]") !== null;
-  const focused = body.contains(document.activeElement) ? document.activeElement.localName : null;
-  body.replaceChildren(refusalPanel(problem, { example: true }));
-  body.querySelector("details").open = open;
-  if (focused) body.querySelector(focused)?.focus();
-}
-
-async function refreshReceipts() {
-  if (account === null) return;
-  try {
-    const page = await account.receipts();
-    showReceipts(page);
-    showSpend(page, budget);
-  } catch (error) {
-    const panel = refusalPanel(refused(error), { again: refreshReceipts });
-    byId("receipts-body").replaceChildren(panel);
-  }
-}
-
+/** Read all accounts again, the chosen one first: models may share one. */
 async function refresh() {
-  if (account === null) return;
+  const asked = chosen;
+  if (asked === null) return;
   try {
-    show(await account.budget());
+    asked.budget = await asked.account.budget();
+    if (chosen !== asked) return;
+    show();
+    const page = await asked.account.receipts();
+    if (chosen !== asked) return;
+    showReceipts(page, unitOf(asked.budget), byId("receipts-body"));
+    showSpend(page, asked.budget);
   } catch (error) {
-    refused(error);
-    return;
+    const panel = refusalPanel(refused(error), { again: refresh });
+    if (chosen === asked) byId("receipts-body").replaceChildren(panel);
   }
-  await refreshReceipts();
+  await Promise.all(mine.filter((each) => each !== asked).map(readAnother));
+}
+
+async function readAnother(each) {
+  try {
+    each.budget = await each.account.budget();
+  } catch (error) {
+    problemOf(error);
+    each.budget = null;
+  }
+  if (mine.includes(each)) showStandings();
 }
 
 const end = mountSession({ what: "API key", enter, leave });

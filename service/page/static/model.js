@@ -5,7 +5,7 @@ import { counted, figure, figureUp } from "./format.js";
 
 export function modelFacts(model) {
   const classes = model.classes.length > 12 ? [...model.classes.slice(0, 12), "…"] : model.classes;
-  const price = model.price_per_row.rho;
+  const { rho, epsilon } = model.price_per_row;
   const facts = [
     ["Guarantee", el("span", { class: model.mechanism_status === "proven" ? "tag good" : "tag warn" }, model.mechanism_status)],
     ["Neighbouring", model.neighbouring],
@@ -13,7 +13,7 @@ export function modelFacts(model) {
     ["Takes", model.feature_map.columns?.length ? counted(model.feature_map.columns.length, "column") : counted(model.feature_names.length, "number")],
     ["Epsilon", model.canaries && `promised at most ${figureUp(model.canaries.promised_epsilon)}, at delta ${figure(model.canaries.delta)}; ${counted(model.canaries.number, "canary", "canaries")} of the run check it`],
     ["Mechanism", model.mechanism],
-    ["Price", price > 0 ? `rho ${figure(price)} a row` : "paid for once"],
+    ["Price", rho === 0 ? "paid for once" : `${epsilon === null ? `rho ${figure(rho)}` : `epsilon ${figure(epsilon)}`} a row`],
     ["At a time", `at most ${counted(model.largest_batch, "row")}`],
   ].filter(([, value]) => value !== undefined);
   return [

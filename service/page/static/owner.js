@@ -2,30 +2,25 @@
 
 import { actsAbout, close, downloadTrail, forgetActs, keyInWords, labelOf, perform, show, showAccount } from "./acts.js";
 import { Owner } from "./api.js";
-import { button, byId, el, table } from "./dom.js";
-import { counted, figure, figureUp, moment, percentUp, whole } from "./format.js";
+import { announce, button, byId, el, table } from "./dom.js";
+import { counted, figure, moment, percentUp, unitOf, whole } from "./format.js";
 import { modelFacts } from "./model.js";
 import { showReceipts } from "./receipts.js";
 import { refusalPanel } from "./refusal.js";
-import { arrive, mountSession, problemOf } from "./session.js";
+import { mountSession, problemOf, showView } from "./session.js";
 
 const ALL_EVERY = 15000;
-/** Clients that are found without a field to search by. */
-const FEW = 10;
+/** Clients that are shown at first, and at most. */
+const [FEW, MOST] = [20, 1000];
 
 let owner = null;
 let timer = null;
 let shown = {};
-/** How many clients were asked for by "More": a refresh shows as many. */
-let unfolded = 0;
-/** What the clients that are shown have in their name. */
-let sought = "";
-/** The lineage whose clients are shown: the owner's choice, or the one that is served. */
-let chosen = null;
+/** The clients that are shown: so many, of this lineage or of all, in this order, with this in their name. */
+const ALL = { count: FEW, lineage: "", order: "spent", match: "" };
+let listed = ALL;
 let lineages = [];
 let groups = [];
-/** The models that are served now. */
-let served = [];
 /** The JSON Schemas of the acts that the service offers. */
 let acts = [];
 /** Which account's dialog was opened: its button has the focus again when the dialog is closed. */
@@ -33,34 +28,31 @@ let opened = null;
 
 async function enter(key) {
   const candidate = new Owner(key);
-  const [first, offered] = await Promise.all([candidate.get("lineages"), candidate.acts()]);
+  const [, offered] = await Promise.all([candidate.get("lineages"), candidate.acts()]);
   return async () => {
     owner = candidate;
     acts = offered;
-    showLineages(first);
-    arrive("What the owner watches", `Signed in. ${counted(first.lineages.length, "lineage")}.`);
+    showView();
     await refreshAll();
+    announce(`Signed in. ${counted(lineages.length, "lineage")}.`);
     timer = setInterval(() => document.visibilityState === "visible" && refreshAll(), ALL_EVERY);
   };
 }
 
 function leave() {
   owner.forget();
-  owner = null;
+  owner = opened = null;
   shown = {};
-  unfolded = 0;
-  forgetSought();
-  chosen = opened = null;
+  listed = ALL;
+  byId("client-search").value = "";
+  byId("order").value = ALL.order;
+  byId("lineage").replaceChildren();
   lineages = groups = acts = [];
   forgetActs();
   clearInterval(timer);
 }
 
-function forgetSought() {
-  sought = byId("client-search").value = "";
-}
-
-/** Show what `path` answers in a section, unless it is what is shown already; or the refusal in its place. */
+/** Show what `load` answers in a section, unless it is what is shown already; or the refusal in its place. */
 async function refreshPart(name, load, show) {
   const asked = owner;
   if (asked === null) return;
@@ -82,51 +74,54 @@ async function refreshPart(name, load, show) {
 }
 
 async function refreshAll() {
-  await Promise.all([
-    refreshPart("lineages", (asked) => asked.get("lineages"), showLineages),
-    refreshPart("models", (asked) => asked.get("models"), showModels),
-  ]);
-  if (lineages.length === 0) return;
-  await Promise.all([
-    refreshPart("clients", clientsOfChosen, showClients),
-    refreshPart("groups", (asked) => asked.get(`${path()}/groups`), showGroups),
-    refreshPart("blocks", (asked) => asked.get(`${path()}/blocks`), showBlocks),
-  ]);
+  await refreshPart("lineages", async (asked) => ({ ...(await asked.get("lineages")), ...(await asked.get("models")) }), (content) => {
+    showLineages(content);
+    showModels(content);
+  });
+  await Promise.all([refreshPart("clients", listedClients, showClients), refreshPart("groups", listedGroups, showGroups)]);
 }
 
-const path = () => `lineages/${encodeURIComponent(chosen)}`;
+const path = (lineage) => `lineages/${encodeURIComponent(lineage)}`;
 
-async function clientsOfChosen(asked) {
-  const [lineage, match] = [chosen, sought];
-  let { clients, next_after: next, total } = await asked.clients(lineage, { match });
-  while (next !== null && clients.length < unfolded) {
-    const page = await asked.clients(lineage, { after: next, match });
-    clients = [...clients, ...page.clients];
-    next = page.next_after;
-  }
-  return { lineage, clients, next_after: next, total, match };
+const shareOf = ({ currency, limit, spent }) => Math.min(1, spent[currency] / (limit[currency] || 1e-12));
+const ORDERS = {
+  spent: (one, other) => shareOf(other.account) - shareOf(one.account),
+  name: (one, other) => (one.client < other.client ? -1 : 1),
+};
+
+/** The first clients of all lineages together are among the first of each. */
+async function listedClients(asked) {
+  const wanted = listed;
+  const read = async ({ lineage }) => {
+    const page = await asked.clients(lineage, wanted);
+    return { ...page, clients: page.clients.map((each) => ({ ...each, lineage })) };
+  };
+  const pages = await Promise.all(lineages.filter(({ lineage }) => [lineage, ""].includes(wanted.lineage)).map(read));
+  const clients = pages.flatMap((page) => page.clients).sort(ORDERS[wanted.order]).slice(0, wanted.count);
+  return { wanted, clients, total: pages.reduce((sum, page) => sum + page.total, 0) };
 }
 
-function spentOf({ currency, limit, spent }) {
-  const part = limit[currency] > 0 ? Math.min(1, spent[currency] / limit[currency]) : 1;
+async function listedGroups(asked) {
+  const read = async ({ lineage }) => (await asked.get(`${path(lineage)}/groups`)).groups.map((each) => ({ ...each, lineage }));
+  return (await Promise.all(lineages.map(read))).flat();
+}
+
+/** A bar and an amount. alarm: whether the owner must act on it. */
+function spentOf(account, alarm = false) {
   const bar = el("i", {});
-  bar.style.width = `${100 * part}%`;
+  bar.style.width = `${100 * shareOf(account)}%`;
   return el(
     "span",
-    { class: part >= 1 ? "spent-bar full" : "spent-bar" },
+    { class: alarm ? "spent-bar alarm" : "spent-bar" },
     el("span", { class: "track-bar", "aria-hidden": "true" }, bar),
-    el("span", {}, `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)}`),
-    currency === "rho" && el("span", { class: "note" }, `rho ${figure(spent.rho)} of ${figure(limit.rho)}`),
+    el("span", {}, unitOf(account).spent(account.spent[account.currency])),
   );
 }
 
-/** An amount, epsilon first and rho beside it. */
-const amount = ({ epsilon, rho }) => `epsilon ${figureUp(epsilon)}${rho === null ? "" : ` (rho ${figure(rho)})`}`;
-
 /** What a client has of a model, and what it may still buy of it. */
-function standing({ model, paid, price, answers_left: left }) {
+function standing({ model, paid, price, answers_left: left }, unit) {
   if (left !== null) return el("span", { class: "standing" }, el("span", { class: left ? "tag" : "tag warn" }, model), ` ${counted(left, "answer")} left`);
-  const has = paid ? " paid for" : price === null ? "" : ` ${price.admitted ? "for" : "not covered:"} ${amount(price.cost)}`;
+  const has = paid ? " paid for" : price === null ? "" : ` ${price.admitted ? "for" : "not covered:"} ${unit.alone(price.cost)}`;
   return el("span", { class: "standing" }, el("span", { class: paid ? "tag good" : "tag quiet" }, model), has);
 }
 
@@ -155,19 +150,19 @@ function replace(name, ...content) {
   if (focused !== undefined) openerOf(focused)?.focus();
 }
 
-/** Ask for an act on a lineage, by default the one that is shown. more: as `perform` has it. */
-function act(schema, { given = {}, known = {}, ...more } = {}) {
+/** Ask for an act. more: as `perform` has it, with the account's lineage; an act without one asks for the lineage. */
+function act(schema, { lineage = null, given = {}, known = {}, ...more } = {}) {
   const asked = owner;
-  const lineage = more.lineage ?? chosen;
+  const names = lineages.map((each) => each.lineage).sort((one, other) => (other === listed.lineage) - (one === listed.lineage));
   perform({
     schema,
-    given: { lineage, ...given },
+    given: { lineage: lineage ?? names[0], ...given },
+    lineages: lineage === null ? names : [],
     known: {
-      group: groups.map((each) => each.group),
-      lineage: lineages.map((each) => each.lineage).filter((each) => each !== lineage),
+      group: groups.filter((each) => [each.lineage, null].includes(lineage)).map((each) => each.group),
+      lineage: names.filter((each) => each !== lineage),
       ...known,
     },
-    currency: (more.account ?? lineages.find((each) => each.lineage === lineage).account).currency,
     post: (path, body) => asked.post(path, body),
     done: () => refreshAll(),
     ...more,
@@ -178,36 +173,51 @@ function act(schema, { given = {}, known = {}, ...more } = {}) {
 const actsOn = (scope, subject, more) => actsAbout(acts, scope).map((schema) => [labelOf(schema), () => act(schema, { subject, ...more })]);
 
 /** The buttons that open an account of a scope. */
-const openers = (scope) => actsAbout(acts, scope, true).map((schema) => opener(labelOf(schema), schema.properties.act.const, () => act(schema)));
+const openers = (scope) => lineages.length > 0 && actsAbout(acts, scope, true).map((schema) => opener(labelOf(schema), schema.properties.act.const, () => act(schema)));
 
 function accountFacts(account) {
-  return [
-    ["epsilon spent", `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)} at delta = ${figure(account.delta)}`],
-    ...(account.currency === "rho" ? [["rho spent", `${figure(account.spent.rho)} of ${figure(account.limit.rho)}`]] : []),
-  ];
+  return [["spent", unitOf(account).spent(account.spent[account.currency])], ["delta", figure(account.delta)]];
 }
 
-function showLineages(content) {
-  lineages = content.lineages;
-  if (!lineages.some((each) => each.lineage === chosen)) chosen = (lineages.find((each) => each.served) ?? lineages[0])?.lineage ?? null;
+function showLineages({ lineages: found, models }) {
+  lineages = found;
+  const names = lineages.map((each) => each.lineage);
+  if (!names.includes(listed.lineage)) listed = { ...listed, lineage: "" };
+  byId("choose-lineage").hidden = names.length < 2;
+  byId("lineage").replaceChildren(el("option", { value: "" }, "All"), ...names.map((name) => el("option", { value: name }, name)));
+  byId("lineage").value = listed.lineage;
   const [served, others] = [true, false].map((is) => lineages.filter((each) => each.served === is));
   const open = document.querySelector("#lineages-body details")?.open === true;
-  const rest = others.length > 0 && el("details", { open: open || served.length === 0 }, el("summary", {}, `Not served here: ${counted(others.length, "lineage")}`), lineageTable("Lineages that are not served here", others));
-  replace("lineages", lineages.length === 0 && el("p", { class: "loading" }, "The ledger has no lineage yet."), served.length > 0 && lineageTable("Lineages", served), rest);
+  const rest = others.length > 0 && el("details", { open: open || served.length === 0 }, el("summary", {}, `Not served here: ${counted(others.length, "lineage")}`), lineageTable("Lineages that are not served here", others, models));
+  replace("lineages", lineages.length === 0 && el("p", { class: "loading" }, "The ledger has no lineage yet."), served.length > 0 && lineageTable("Lineages", served, models), rest);
 }
 
-function lineageTable(caption, listed) {
-  return table(
-    caption,
-    [{ title: "lineage" }, { title: "spent" }, { title: "charges", numeric: true }, { title: "belief, at most", numeric: true }],
-    listed.map((each) => [
-      [opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)), each.served && [" ", el("span", { class: "tag" }, "served")], each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
-      [hasBudget(each) && spentOf(each.account), each.blocks > 0 && el("span", { class: "note" }, `${counted(each.blocks, "block")}, each with its budget`)],
+function lineageTable(caption, listed, models) {
+  const row = (each) => {
+    const asked = models.filter(({ lineage }) => lineage === each.lineage);
+    const refuses = asked.some((model) => isRefused(model, each));
+    const isPaid = each.served && hasBudget(each) && shareOf(each.account) === 1 && asked.every(({ price }) => price);
+    return [
+      [
+        opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)),
+        each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")],
+        refuses && [" ", el("span", { class: "tag bad" }, "answers are refused")],
+      ],
+      [
+        hasBudget(each) && spentOf(each.account, refuses),
+        isPaid && el("span", { class: "note method" }, "as planned: its models are paid for, and answer on"),
+        each.blocks > 0 && el("span", { class: "note method" }, `${counted(each.blocks, "block")}, each with its budget`),
+      ],
       whole(each.releases),
       hasBudget(each) ? percentUp(each.account.posterior_belief_bound.when_spent) : "–",
-    ]),
-    { stacks: true },
-  );
+    ];
+  };
+  return table(caption, [{ title: "lineage" }, { title: "spent", kind: "broad" }, { title: "charges", numeric: true }, { title: "belief, at most", numeric: true }], listed.map(row), { stacks: true });
+}
+
+/** Whether what is left of a lineage does not pay for one more answer of a model; of blocks their own budgets say so. */
+function isRefused({ price_per_row: price, blocks }, { account: { currency, remaining } }) {
+  return !blocks?.length && price[currency] > 0 && price[currency] > remaining[currency];
 }
 
 // The records that lie in no block with a name may be none, and have no budget.
@@ -217,114 +227,100 @@ function hasBudget({ account, blocks }) {
 
 function openLineage({ lineage, account, created, blocks }) {
   const asked = owner;
-  const facts = [...(blocks > 0 ? [["blocks", whole(blocks)]] : []), ...(hasBudget({ account, blocks }) ? accountFacts(account) : [])];
+  const facts = hasBudget({ account, blocks }) ? accountFacts(account) : [];
   showAccount(`Lineage ${lineage}`, [...facts, ["since", moment(created)]], [
-    ...(lineage === chosen ? [] : [[blocks > 0 ? "Show its clients and blocks" : "Show its clients", () => choose(lineage)]]),
-    ["Show its receipts", () => openReceipts(lineage)],
-    ...actsOn("lineage", lineage, { lineage, account }),
+    ...(blocks > 0 ? [["Show its blocks", () => openPart(`Blocks of ${lineage}`, () => asked.get(`${path(lineage)}/blocks`), showBlocks)]] : []),
+    ["Show its receipts", () => openPart(`Receipts of ${lineage}`, () => asked.receipts(lineage), (page, body) => showReceipts(page, unitOf(account), body))],
+    ...actsOn("lineage", lineage, { lineage }),
     ["Download the audit trail", () => downloadTrail({ lineage, fetchTrail: (body) => asked.post("trail", body, true) })],
   ]);
 }
 
-async function openReceipts(lineage) {
+/** Show in the dialog what `load` answers. */
+async function openPart(title, load, fill) {
   const body = el("div", { class: "body" });
-  show(`Receipts of ${lineage}`, body);
+  show(title, body);
   try {
-    showReceipts(await owner.receipts(lineage), body);
+    fill(await load(), body);
   } catch (error) {
     body.replaceChildren(refusalPanel(problemOf(error)));
   }
 }
 
-async function choose(lineage) {
-  chosen = lineage;
-  unfolded = 0;
-  forgetSought();
-  shown = {};
-  close();
-  await refreshAll();
-}
+/** The lineage of an account, in a list of those of several. */
+const lineageOf = ({ lineage }) => lineages.length > 1 && listed.lineage === "" && el("span", { class: "note method" }, lineage);
 
-function showClients({ lineage, clients, next_after: next, total, match }) {
-  if (match !== sought) return; // something else is sought by now
-  byId("clients-search").hidden = !sought && total <= FEW;
-  const more = button("More", async () => {
-    const page = await owner.clients(lineage, { after: next, match });
-    unfolded = clients.length + page.clients.length;
-    showClients({ ...page, lineage, match, clients: [...clients, ...page.clients] });
-  });
-  const columns = [{ title: "client" }, { title: "spent" }, { title: "models" }];
+function showClients({ wanted, clients, total }) {
+  if (wanted !== listed) return; // others are wanted by now
   const rows = clients.map((each) => [
     [
-      opener(called(each.display || each.client, each.client, each.display), `client:${each.client}`, () => openClient(each)),
+      opener(called(each.display || each.client, each.client, each.display), `client:${each.lineage}:${each.client}`, () => openClient(each)),
       each.revoked && [" ", el("span", { class: "tag bad" }, "revoked")],
       !each.revoked && isIdle(each) && [" ", el("span", { class: "tag warn" }, "can buy nothing")],
+      lineageOf(each),
     ],
     spentOf(each.account),
-    each.revoked ? "–" : el("span", { class: "standings" }, each.models.map(standing)),
+    each.revoked || each.models.length === 0 ? "–" : el("span", { class: "standings" }, each.models.map((one) => standing(one, unitOf(each.account)))),
   ]);
-  const none = sought ? "No client has this in its name." : "There is no client yet.";
-  const shownOf = clients.length < total ? `${whole(clients.length)} of ${counted(total, "client")} of ${lineage}` : `${counted(total, "client")} of ${lineage}`;
+  const columns = [{ title: "client" }, { title: "spent", kind: "broad" }, { title: "models", kind: "broad" }];
+  const more = button("More", () => list({ count: Math.min(MOST, 2 * listed.count) }));
+  const place = clients.length < total ? `${whole(clients.length)} of ${counted(total, "client")}` : counted(total, "client");
   replace(
     "clients",
-    clients.length === 0 ? el("p", { class: "loading" }, none) : table("Clients", columns, rows, { stacks: true }),
-    el("div", { class: "buttons" }, openers("client"), next !== null && more, el("span", { class: "note" }, shownOf)),
+    el("div", { class: "buttons" }, openers("client"), el("span", { class: "note" }, place)),
+    clients.length === 0 ? el("p", { class: "loading" }, wanted.match ? "No client has this in its name." : "There is no client yet.") : table("Clients", columns, rows, { stacks: true }),
+    clients.length < total && (wanted.count < MOST ? el("div", { class: "buttons" }, more) : el("p", { class: "note" }, "Find the others by their names.")),
   );
 }
 
-/** Show the clients that have what was typed in their name. The field stays where it is while they are shown anew. */
-async function search() {
-  sought = byId("client-search").value.trim();
-  unfolded = 0;
-  await refreshPart("clients", clientsOfChosen, showClients);
+/** List other clients. The fields by which they are chosen stay where they are. */
+async function list(change) {
+  listed = { ...listed, ...change };
+  await refreshPart("clients", listedClients, showClients);
 }
 
-function openClient({ client, display, group, revoked, created, keys, account, models }) {
+function openClient({ lineage, client, display, group, revoked, created, keys, account, models }) {
   const facts = [
     ...(display ? [["called", display]] : []),
+    ["lineage", lineage],
     ...(group ? [["group", group]] : []),
     ...accountFacts(account),
-    ...models.map((each) => ["model", standing(each)]),
+    ...models.map((each) => ["model", standing(each, unitOf(account))]),
     ["since", moment(created)],
     ["API keys", keys.length ? keys.map((key) => el("div", {}, keyInWords(key))) : "none"],
   ];
   const known = { key: keys.map((key) => key.id) };
-  showAccount(`Client ${client}`, facts, revoked ? [] : actsOn("client", client, { given: { client }, account, known }));
+  showAccount(`Client ${client}`, facts, revoked ? [] : actsOn("client", client, { lineage, given: { client }, known }));
 }
 
-function showBlocks({ complete, blocks }) {
-  byId("blocks").hidden = blocks.length === 0;
-  const columns = [{ title: "block" }, { title: "spent" }, { title: "left" }, { title: "by the models" }];
-  const model = (account, { model: id, name, mechanism, spent }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${account.currency} ${figure(spent)}`;
-  const left = ({ epsilon, rho }) => `epsilon ${figure(epsilon)}${rho === null ? "" : ` (rho ${figure(rho)})`}`;
-  const listed = (each) => (each.models.length === 0 ? "–" : el("span", { class: "standings" }, each.models.map((one) => el("span", { class: "standing" }, model(each.account, one)))));
-  replace(
-    "blocks",
-    blocks.length > 0 && table("Blocks", columns, blocks.map((each) => [each.block, spentOf(each.account), left(each.account.remaining), listed(each)]), { stacks: true }),
-    !complete && el("p", { class: "notice" }, "More receipts are being read: the newest models are not in it yet."),
+function showBlocks({ complete, blocks }, body) {
+  const columns = [{ title: "block" }, { title: "spent", kind: "broad" }, { title: "by the models", kind: "broad" }];
+  const model = (unit, { model: id, name, mechanism, spent }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${unit.short(spent)}`;
+  const paid = ({ models, account }) => (models.length === 0 ? "–" : el("span", { class: "standings" }, models.map((one) => el("span", { class: "standing" }, model(unitOf(account), one)))));
+  body.replaceChildren(
+    table("Blocks", columns, blocks.map((each) => [each.block, spentOf(each.account), paid(each)]), { stacks: true }),
+    complete ? "" : el("p", { class: "notice" }, "More receipts are being read: the newest models are not in it yet."),
   );
 }
 
-function showGroups(content) {
-  groups = content.groups;
-  const columns = [{ title: "group" }, { title: "spent" }, { title: "members", numeric: true }];
-  const open = ({ group, account, members, created }) =>
+function showGroups(found) {
+  groups = found;
+  const columns = [{ title: "group" }, { title: "spent", kind: "broad" }, { title: "members", numeric: true }];
+  const open = ({ lineage, group, account, members, created }) =>
     showAccount(
       `Group ${group}`,
-      [...accountFacts(account), ["members", whole(members)], ["since", moment(created)]],
-      actsOn("group", group, { given: { group }, account }),
+      [["lineage", lineage], ...accountFacts(account), ["members", whole(members)], ["since", moment(created)]],
+      actsOn("group", group, { lineage, given: { group } }),
     );
+  const row = (each) => [[opener(called(each.display || each.group, each.group, each.display), `group:${each.lineage}:${each.group}`, () => open(each)), lineageOf(each)], spentOf(each.account), whole(each.members)];
   replace(
     "groups",
-    groups.length === 0
-      ? el("p", { class: "loading" }, "There is no group.")
-      : table("Groups", columns, groups.map((each) => [opener(called(each.display || each.group, each.group, each.display), `group:${each.group}`, () => open(each)), spentOf(each.account), whole(each.members)]), { stacks: true }),
     el("div", { class: "buttons" }, openers("group")),
+    groups.length === 0 ? el("p", { class: "loading" }, "There is no group.") : table("Groups", columns, groups.map(row), { stacks: true }),
   );
 }
 
 function showModels({ models }) {
-  served = models;
   byId("models-body").replaceChildren(
     ...models.map((model) =>
       el(
@@ -339,7 +335,9 @@ function showModels({ models }) {
 
 const end = mountSession({ what: "admin key", enter, leave });
 
-byId("client-search").addEventListener("input", search);
+for (const [id, field] of [["client-search", "match"], ["lineage", "lineage"], ["order", "order"]]) {
+  byId(id).addEventListener("input", ({ target }) => list({ [field]: target.value.trim(), count: FEW }));
+}
 byId("act-close").addEventListener("click", close);
 byId("act").addEventListener("close", () => {
   byId("act-body").replaceChildren();

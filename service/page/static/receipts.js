@@ -1,7 +1,7 @@
 // Receipts, newest first, a page at a time.
 
-import { announce, button, byId, el, table } from "./dom.js";
-import { counted, figure, moment, whole } from "./format.js";
+import { announce, button, el, table } from "./dom.js";
+import { counted, moment, whole } from "./format.js";
 
 const PAGE = 10;
 const COLUMNS = [
@@ -14,8 +14,8 @@ const COLUMNS = [
   { title: "hash" },
 ];
 
-/** complete: whether these are all. body: where to show them. */
-export function showReceipts({ receipts, complete }, body = byId("receipts-body")) {
+/** complete: whether these are all. unit: of the account's amounts. body: where to show them. */
+export function showReceipts({ receipts, complete }, unit, body) {
   if (receipts.length === 0) {
     const none = "There is none yet. The first answer that is paid for makes one.";
     body.replaceChildren(el("p", { class: "loading" }, none));
@@ -32,7 +32,7 @@ export function showReceipts({ receipts, complete }, body = byId("receipts-body"
     page = Math.min(Math.max(page + by, 0), pages - 1);
     const start = page * PAGE;
     const shown = newest.slice(start, start + PAGE);
-    host.replaceChildren(table("Receipts, newest first", columns, shown.map(row), { stacks: true }));
+    host.replaceChildren(table("Receipts, newest first", columns, shown.map((each) => row(each, unit)), { stacks: true }));
     place.textContent = `${whole(start + 1)} to ${whole(start + shown.length)} of ${whole(newest.length)}`;
     newer.disabled = page === 0;
     older.disabled = page === pages - 1;
@@ -42,13 +42,13 @@ export function showReceipts({ receipts, complete }, body = byId("receipts-body"
   const older = button("Older", () => turn(1));
   turn(0);
   body.replaceChildren(
-    ...(complete ? [] : [el("p", { class: "notice" }, `The oldest ${counted(newest.length, "receipt")}; the rest are left out here.`)]),
+    complete ? "" : el("p", { class: "notice" }, `The oldest ${counted(newest.length, "receipt")}; the rest are left out here.`),
     host,
-    el("div", { class: "buttons" }, pages > 1 && [newer, older], place),
+    pages > 1 ? el("div", { class: "buttons" }, newer, older, place) : "",
   );
 }
 
-function row(receipt) {
+function row(receipt, unit) {
   return [
     whole(receipt.id),
     ...(receipt.client === undefined ? [] : [receipt.client || "the owner"]),
@@ -56,7 +56,7 @@ function row(receipt) {
     receipt.model ?? el("span", { class: "hash", title: receipt.model_id }, `${receipt.model_id.slice(0, 8)}…`),
     receipt.mechanism,
     whole(receipt.charged_rows),
-    `${receipt.currency} ${figure(receipt.charged)}`,
+    unit.short(receipt.charged),
     el("span", { class: "hash", title: receipt.hash }, `${receipt.hash.slice(0, 12)}…`),
   ];
 }

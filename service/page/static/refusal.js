@@ -1,7 +1,6 @@
 // A refusal: what was refused, whose budget said no, what it would have cost, and that it cost nothing.
 
 import { button, el } from "./dom.js";
-import { figure, figureUp } from "./format.js";
 
 const TITLES = {
   "budget-exhausted": "Refused: the budget does not cover it",
@@ -25,24 +24,14 @@ const WHOSE = {
 };
 
 /** problem: an RFC 9457 document. again: what to do on a click, where asking again may help. */
-export function refusalPanel(problem, { again = null, example = false } = {}) {
+export function refusalPanel(problem, { again = null } = {}) {
   const kind = String(problem.type).split(":").at(-1);
   const heading = TITLES[kind] ?? `Refused: ${String(problem.title ?? "no reason given")}`;
   return el(
     "div",
-    { class: example ? "refusal example" : "refusal", role: example ? null : "alert" },
-    el("h3", {}, heading),
+    { class: "refusal", role: "alert" },
+    el("h2", {}, heading),
     el("p", {}, sentence(problem.detail)),
-    typeof problem.cost === "number" &&
-      el(
-        "dl",
-        { class: "bill" },
-        [
-          ["would cost", figure(problem.cost)],
-          ["left", figure(problem.remaining)],
-          ["of", figure(problem.limit)],
-        ].slice(0, typeof problem.remaining === "number" ? 3 : 1).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `${problem.currency ?? "rho"} ${value}`))),
-      ),
     WHOSE[problem.scope] && el("p", { class: "note" }, WHOSE[problem.scope]),
     kind === "budget-exhausted" &&
       el(
@@ -63,32 +52,4 @@ export function refusalPanel(problem, { again = null, example = false } = {}) {
 function sentence(text) {
   const said = String(text ?? "");
   return said.slice(0, 1).toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
-}
-
-/** The refusal that this account would meet if it asked for more rows than it can pay for. */
-export function exampleProblem(budget) {
-  const { currency } = budget;
-  const [limit, spent, remaining] = [budget.limit, budget.spent, budget.remaining].map((amount) => amount[currency]);
-  const price = budget.price?.[currency] || limit;
-  // The whole budget, whose epsilon is known, where a part of it is spent.
-  const cost = spent > 0 ? limit : (Math.floor(remaining / price) + 2) * price;
-  const both = (amount, epsilon) =>
-    currency === "epsilon" || epsilon === undefined
-      ? `${currency} = ${figure(amount, 6)}`
-      : `epsilon = ${figureUp(epsilon)} at delta = ${figure(budget.delta)} (${currency} = ${figure(amount, 6)})`;
-  return {
-    type: "urn:dpserve:problem:budget-exhausted",
-    title: "Forbidden",
-    status: 403,
-    detail:
-      `this request costs ${both(cost, spent > 0 ? budget.limit.epsilon : undefined)}, and ` +
-      `${both(remaining, budget.remaining.epsilon)} of ${currency} = ${figure(limit, 6)} is left in the client's ` +
-      "budget; nothing was charged",
-    scope: "client",
-    currency,
-    cost,
-    spent,
-    remaining,
-    limit,
-  };
 }

@@ -1,4 +1,4 @@
-// Signing in and out. Between the two the key lives in one object, which the page forgets when it is left.
+// Signing in and out, and the views between the two. The key lives in one object, which the page forgets when it is left.
 
 import { Refusal } from "./api.js";
 import { announce, byId } from "./dom.js";
@@ -22,10 +22,9 @@ export function mountSession({ what, enter, leave }) {
   const end = (why = "") => {
     if (inside) leave();
     inside = false;
-    for (const body of document.querySelectorAll("#account .body")) if (body.id) body.replaceChildren();
-    for (const id of ["account", "sections", "sign-out"]) byId(id).hidden = true;
+    for (const body of document.querySelectorAll("#account [id$='-body']")) body.replaceChildren();
+    for (const id of ["account", "views", "sign-out"]) byId(id).hidden = true;
     byId("welcome").hidden = false;
-    byId("foot").textContent = "";
     input.value = "";
     said.textContent = why;
     input.focus();
@@ -48,7 +47,7 @@ export function mountSession({ what, enter, leave }) {
       input.value = "";
       inside = true;
       byId("welcome").hidden = true;
-      for (const id of ["account", "sections", "sign-out"]) byId(id).hidden = false;
+      for (const id of ["account", "views", "sign-out"]) byId(id).hidden = false;
       await show();
     } catch (error) {
       const problem = problemOf(error);
@@ -67,13 +66,21 @@ export function mountSession({ what, enter, leave }) {
   byId("sign-out").addEventListener("click", () => end());
   // A page that the browser keeps for the back button must not keep the key.
   window.addEventListener("pagehide", () => end());
+  window.addEventListener("hashchange", () => inside && views().some(isNamed) && showView());
   return end;
 }
 
-/** Move the focus to the top of the page behind the key, and say that it is open. */
-export function arrive(title, said) {
-  byId("account-title").textContent = title;
-  byId("account-title").focus({ preventScroll: true });
-  window.scrollTo(0, 0);
-  announce(said);
+const views = () => [...byId("views").querySelectorAll("a")];
+const isNamed = (link) => link.hash === location.hash;
+
+/** Show the view that the address names, or the first one, and move the focus to its heading. */
+export function showView() {
+  const shown = views().find(isNamed) ?? views()[0];
+  for (const link of views()) {
+    if (link === shown) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    byId(link.hash.slice(1)).hidden = link !== shown;
+  }
+  document.querySelector(`${shown.hash} h1`).focus({ preventScroll: true });
+  window.scrollTo({ top: 0, behavior: "instant" });
 }

@@ -22,11 +22,12 @@ export function showSnippets(model, isDefault) {
     `with Client(${JSON.stringify(service)}, key${isDefault ? "" : `, model=${JSON.stringify(model.name)}`}) as client:`,
     `    print(client.predict_proba([${whole ? inPython(row) : named}]))`,
   ].join("\n");
-  byId("program-body").replaceChildren(
-    el("h3", {}, "curl"),
+  byId("programs-body").replaceChildren(
+    el("h2", {}, "curl"),
     code("curl", curl),
-    el("h3", {}, "Python"),
+    el("h2", {}, "Python"),
     code("Python", python),
+    el("p", { class: "note" }, "Put your API key in the place of its name."),
     el(
       "p",
       {},

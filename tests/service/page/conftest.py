@@ -33,6 +33,10 @@ def browser():
         yield browser
 
 
+def open_view(page: Page, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).click()
+
+
 def violations(page: Page) -> list[tuple[str, list[str]]]:
     """Return what axe minds: each rule, and the elements that break it."""
     if not page.evaluate("'axe' in globalThis"):
@@ -57,8 +61,8 @@ class Tab:
         self.page.goto(url)
         self.page.fill("#key", key)
         self.page.keyboard.press("Enter")
-        expect(self.page.locator("#answers-left")).to_be_visible()
-        expect(self.page.locator("#receipts-body > *").first).to_be_visible()
+        expect(self.page.locator("#account")).to_be_visible()
+        expect(self.page.locator("#receipts-body > *").first).to_be_attached()
         return self.page
 
     def shot(self, name: str) -> None:

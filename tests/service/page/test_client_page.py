@@ -24,7 +24,7 @@ from tests.service.people import head_on
 from tests.service.test_models import predictor, renamed
 from tests.service.test_prediction_sets import model_of
 
-from .conftest import violations
+from .conftest import open_view, violations
 
 ROW = "0.2, 0.4, 0.6, 0.8"
 SOME = [[0.2, 0.4, 0.6, 0.8], [0.9, 0.1, 0.1, 0.1], [0.1, 0.9, 0.1, 0.1]]
@@ -47,10 +47,10 @@ def client_of(request):
     return "c" + hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]
 
 
-def paste(page, text):
+def paste(page, text, button="See the price"):
     page.get_by_role("radio", name="Paste").check()
     page.fill("#pasted", text)
-    page.get_by_role("button", name="See the price").click()
+    page.get_by_role("button", name=button, exact=True).click()
 
 
 def lines(rows):
@@ -70,30 +70,38 @@ def test_signing_in_shows_the_account(service, tab, key, head):
 
     page = tab.sign_in(service.url, key)
     budget = budget_of(service, key)
-    order = page.locator("#account > section:not([hidden])").evaluate_all("all => all.map((one) => one.id)")
-    assert order == ["left", "ask", "receipts", "spend", "meaning", "analyses", "program", "refusal"]
-    expect(page.locator("#spent")).to_have_text(re.compile(r"^rho 0.015 of 1 spentepsilon .* at delta = 1e-6$"))
-    expect(page.locator("#answers-left")).to_have_text(str(budget["queries_left"]))
-    expect(page.get_by_role("meter", name="Budget left")).to_have_attribute(
-        "aria-valuenow", str(budget["remaining"]["rho"])
-    )
-    expect(page.locator("#plain-words")).to_have_text(budget["explanation"]["in_plain_words"])
-    expect(page.locator("#analyses-body")).to_be_hidden()
-    page.get_by_text("Show the five analyses").click()
+    expect(page.locator("#standing-0")).to_have_text(f"About {budget['queries_left']} of 199 answers left")
+    expect(page.get_by_role("button", name="Refused")).to_have_count(0)
+    assert violations(page) == []
+    tab.shot("ask")
+    open_view(page, "Budget")
+    expect(page.locator("#spent")).to_have_text("rho 0.015 of 1 spent")
+    meter = page.get_by_role("meter", name="Budget left")
+    expect(meter).to_have_attribute("aria-valuenow", str(budget["remaining"]["rho"]))
+    expect(meter.locator(".count")).to_have_text(str(budget["queries_left"]))
+    believed, beats, epsilon = page.locator("#figures-body .big").all_inner_texts()
+    assert 0.999 < budget["posterior_belief_bound"]["when_spent"] <= 0.9999
+    assert believed == "99.99 %"
+    assert float(beats.split()[0]) == pytest.approx(100 * budget["membership_advantage_bound"]["when_spent"], abs=0.1)
+    assert float(epsilon) == pytest.approx(budget["limit"]["epsilon"], rel=1e-3)
+    for folded in ("words", "attacks", "analyses"):
+        expect(page.locator(f"#{folded}-body")).to_be_hidden()
+    for summary in page.locator("#budget summary").all():
+        summary.click()
+    assert max(len(said.split()) for said in page.locator("#words-body li").all_inner_texts()) <= 16
+    expect(page.locator("#attacks-body tbody tr")).to_have_count(len(budget["explanation"]["attack_power"]))
     expect(page.locator("#analyses-body tbody tr")).to_have_count(5)
     tightest = page.locator("#analyses-body tr.tightest")
     expect(tightest).to_have_count(1)
     shown = float(tightest.locator("td.number").inner_text())
     assert budget["explanation"]["epsilon"] <= shown <= budget["explanation"]["epsilon"] * 1.001
-    assert 0.999 < budget["posterior_belief_bound"]["when_spent"] <= 0.9999
-    expect(page.locator("#meaning-body .big").first).to_have_text("99.99 %")
     expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
-    expect(page.get_by_role("img", name="Spent so far: rho = 0.015 of 1, in 1 charge.")).to_be_visible()
+    expect(page.get_by_role("img", name="rho 0.015 of 1 spent, in 1 charge.")).to_be_visible()
     assert violations(page) == []
-    tab.shot("account")
+    tab.shot("budget")
 
 
-def test_whoever_was_given_epsilon_reads_epsilon_first(service, tab, request):
+def test_an_account_in_epsilon_reads_no_rho_and_its_parts_add_up(service, tab, request):
     key = new_api_key()
     budget = Budget.from_epsilon_delta(3, 1e-6, "gaussian")
     opened = service.ledger.acting("owner").add_client(
@@ -101,7 +109,32 @@ def test_whoever_was_given_epsilon_reads_epsilon_first(service, tab, request):
     )
     service.call(opened)
     page = tab.sign_in(service.url, key)
-    expect(page.locator("#spent")).to_have_text(re.compile(r"^epsilon 0 of 3 at delta = 1e-6 spentrho 0 of "))
+    paste(page, lines(SOME[:1]))
+    expect(page.locator("#quote")).to_contain_text("costs2.38 % of the budgetleaves97.6 %")
+    page.locator("#pay").click()
+    expect(page.locator("#paid")).to_contain_text("paid2.38 % of the budget")
+    open_view(page, "Budget")
+    expect(page.locator("#spent")).to_have_text("2.38 % spent, limit epsilon 3")
+    expect(page.locator("#receipts-body")).to_contain_text("2.38 %")
+    for summary in page.locator("#budget summary").all()[:2]:
+        summary.click()
+    assert "rho" not in page.locator("body").inner_text()
+
+
+def test_an_address_opens_a_view_and_the_back_button_returns_to_the_last(service, tab, key):
+    page = tab.sign_in(f"{service.url}#budget", key)
+    budget = page.get_by_role("heading", name="Budget", exact=True)
+    expect(budget).to_be_focused()
+    expect(page.locator("#ask")).to_be_hidden()
+    open_view(page, "For programs")
+    expect(page.get_by_role("heading", name="For programs")).to_be_focused()
+    expect(page.get_by_role("link", name="For programs")).to_have_attribute("aria-current", "page")
+    page.go_back()
+    expect(budget).to_be_focused()
+    expect(page.locator("#programs")).to_be_hidden()
+    page.keyboard.press("Shift+Tab")
+    page.goto(f"{service.url}#main")  # as the link that skips to the content
+    expect(budget).to_be_visible()
 
 
 def test_one_sign_in_serves_every_model_of_the_key(start, open_tab, head):
@@ -112,27 +145,31 @@ def test_one_sign_in_serves_every_model_of_the_key(start, open_tab, head):
     service.call(service.ledger.acting("owner").open_lineage("other", budget, time=time.time()))
     tab = open_tab()
     page = tab.sign_in(service.url, service.add_client())
-    chooser = page.get_by_label("Model", exact=True)
-    assert chooser.locator("option").all_text_contents() == ["colours", "shapes"]
-    chooser.select_option("shapes")
-    expect(page.locator("#account-title")).to_have_text(re.compile("shapes"))
+    chooser = page.get_by_role("group", name="Model")
+    expect(chooser.locator("label")).to_have_text([re.compile("^colours About 199"), re.compile("^shapes About 199")])
+    chooser.get_by_role("radio", name="shapes").check()
+    expect(page.locator("#ask-title")).to_have_text("Ask shapes")
+    expect(chooser.get_by_role("radio", name="shapes")).to_be_focused()
     paste(page, ROW)
     page.click("#pay")
     expect(page.locator("#answers")).to_be_visible()
-    expect(page.locator("#program-body")).to_contain_text('model="shapes"')
+    expect(chooser.locator("label")).to_have_text([re.compile("^colours About 198"), re.compile("^shapes About 198")])
+    expect(page.locator("#programs-body")).to_contain_text('model="shapes"')
     assert [path for method, path, _ in tab.asked if method == "POST"][-1].endswith("/models/shapes/predict")
     assert violations(page) == []
 
     # A key of a model that is not the default signs in to that.
     service.call(service.ledger.acting("owner").add_client("other", "bob", budget, key_digest(key), time=time.time()))
     page = open_tab().sign_in(service.url, key)
-    expect(page.locator("#account-title")).to_have_text(re.compile("sounds"))
-    expect(page.locator("#models")).to_be_hidden()
+    expect(page.locator("#ask-title")).to_have_text("Ask sounds")
+    expect(page.get_by_role("radio", name="sounds")).to_have_count(0)
 
 
 def test_the_same_can_be_asked_from_a_program(service, tab, key):
     page = tab.sign_in(service.url, key)
-    curl, python = page.locator("#program-body pre").all_inner_texts()
+    open_view(page, "For programs")
+    assert violations(page) == []
+    curl, python = page.locator("#programs-body pre").all_inner_texts()
     assert key not in curl + python
     done = subprocess.run(
         ["bash", "-c", f"{curl} --silent"], env=os.environ | {"KEY": key}, capture_output=True, text=True
@@ -144,7 +181,7 @@ def test_the_same_can_be_asked_from_a_program(service, tab, key):
     assert len(answered["predictions"]) == 1
     told_numbers = [float(number) for number in re.findall(r"[0-9.]+(?:e[+-][0-9]+)?", told.getvalue())]
     assert told_numbers == pytest.approx(answered["predictions"][0], abs=1e-6)
-    for link in page.locator("#program-body a").all():
+    for link in page.locator("#programs-body a").all():
         assert service.http().get("/" + link.get_attribute("href")).status_code == 200
 
 
@@ -175,12 +212,11 @@ def test_a_revoked_key_ends_the_session(service, tab, key, request):
     paste(page, ROW)
     expect(page.locator("#key-error")).to_contain_text("revoked")
     expect(page.locator("#account")).to_be_hidden()
-    assert page.locator("#gauge").inner_text() == ""
+    assert page.locator("#gauge-body").text_content() == ""
 
 
 def test_one_row_is_priced_then_paid_then_answered(service, tab, key, request, head):
     page = tab.sign_in(service.url, key)
-    before = int(page.locator("#answers-left").inner_text())
     for name, value in zip(head.certificate.feature_names, SOME[0], strict=True):
         page.get_by_role("textbox", name=name, exact=True).fill(str(value))
     page.get_by_role("button", name="See the price").click()
@@ -190,7 +226,7 @@ def test_one_row_is_priced_then_paid_then_answered(service, tab, key, request, h
 
     page.get_by_role("button", name="Ask, and pay rho 0.005").click()
     expect(page.locator("#paid")).to_contain_text("paidrho 0.005")
-    expect(page.locator("#answers-left")).to_have_text(str(before - 1))
+    expect(page.locator("#standing-0")).to_have_text("About 198 of 199 answers left")
     expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
     assert to_rho(service.spent(client_of(request))) == PRICE
 
@@ -226,7 +262,7 @@ def test_a_csv_file_is_answered_in_batches(service, tab, key, request, tmp_path)
     page.get_by_role("button", name="After").click()
     expect(page.locator("#answers tbody th").first).to_have_text("21")
     page.get_by_role("button", name="Show all classes of row 25").click()
-    expect(page.locator(".answer h3")).to_contain_text("Row 25")
+    expect(page.locator(".answer h2")).to_contain_text("Row 25")
     assert violations(page) == []
     tab.shot("csv")
 
@@ -269,14 +305,14 @@ def test_rows_are_read_as_people_write_them_and_what_cannot_be_asked_about_is_ne
             paste(page, text)
         assert asked.value.post_data_json == {"instances": [SOME[0]]}
         expect(page.locator("#quote")).to_be_visible()
-    # Values beyond the bounds are drawn back on demand.
+    # Values beyond the bounds are clipped on demand.
     paste(page, "0.2, 0.4, 0.6, 7")
-    page.get_by_label("Draw values beyond the declared bounds back to them").check()
+    page.get_by_label("Clip to the declared bounds").check()
     with page.expect_request("**/predict?dry_run=true") as asked:
         page.get_by_role("button", name="See the price").click()
     assert asked.value.post_data_json == {"instances": [[0.2, 0.4, 0.6, 7]], "clip": True}
     page.locator("#pay").click()
-    expect(page.locator(".answer h3")).to_be_visible()
+    expect(page.locator(".answer h2")).to_be_visible()
     within = {"instances": [[0.2, 0.4, 0.6, 1.0]]}
     assert service.http(key).post("/predict", json=within).json()["receipt"]["charged_rows"] == 0
 
@@ -321,18 +357,17 @@ def test_an_exhausted_budget_refuses_and_charges_nothing(service, tab, request):
     page.get_by_role("button", name="Ask all the same").click()
     refusal = page.locator("#outcome .refusal")
     expect(refusal).to_contain_text("Refused: the budget does not cover it")
-    expect(refusal).to_contain_text("rho 0.015")
     assert service.spent(client_of(request)) == 0
     refusal.get_by_text("As a program sees it").click()
     problem = json.loads(refusal.locator("pre").inner_text())
     assert problem["type"] == "urn:dpserve:problem:budget-exhausted"
-    assert problem["scope"] == "client"
+    assert (problem["scope"], problem["cost"]) == ("client", pytest.approx(3 * PRICE))
     assert violations(page) == []
     tab.shot("refused")
 
     paste(page, lines(SOME[:2]))
     page.locator("#pay").click()
-    expect(page.locator("#answers-left")).to_have_text("0")
+    expect(page.locator("#standing-0")).to_have_text("About 0 of 2 answers left")
     paste(page, lines(SOME[:1]))
     expect(page.get_by_role("button", name="Ask, at no cost")).to_be_visible()
     tab.shot("exhausted")
@@ -353,20 +388,16 @@ def test_the_block_that_limits_a_client_is_named(start, open_tab, head):
     poor, rich = service.add_client("poor", rho=1.5 * PRICE), service.add_client("rich")
 
     page = open_tab().sign_in(service.url, poor)
-    expect(page.locator("#answers-left")).to_have_text("1")
-    expect(page.locator("#left-note")).to_contain_text("None of the 2 blocks of its records has less left than you")
+    expect(page.locator("#standing-0")).to_have_text("About 1 of 1 answer left")
 
     tab = open_tab()
     page = tab.sign_in(service.url, rich)
     assert budget_of(service, rich)["limiting_block"] == "2026-10"
-    named = re.compile("The block 2026-10 of the model’s records has less left than you")
-    expect(page.locator("#answers-left")).to_have_text("2")
-    expect(page.locator("#left-note")).to_have_text(named)
+    expect(page.locator("#standing-0")).to_have_text("About 2 answers left in the block 2026-10")
     tab.shot("limited-by-a-block")
     paste(page, lines(SOME[:2]))
     page.locator("#pay").click()
-    expect(page.locator("#answers-left")).to_have_text("0")
-    expect(page.locator("#left-note")).to_have_text(named)
+    expect(page.locator("#standing-0")).to_have_text("About 0 answers left in the block 2026-10")
 
 
 def test_a_lost_answer_is_asked_for_again_and_charged_once(service, tab, key, request):
@@ -399,7 +430,7 @@ def test_the_key_is_kept_nowhere_and_signing_out_empties_the_page(service, tab, 
     paste(page, ROW)
     page.locator("#pay").click()
     expect(page.locator("#answers")).to_be_visible()
-    page.get_by_role("link", name="Receipts").click()
+    open_view(page, "Budget")
     kept = page.evaluate(
         """async () => JSON.stringify([
           {...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state, document.referrer,
@@ -427,8 +458,8 @@ def test_the_key_is_kept_nowhere_and_signing_out_empties_the_page(service, tab, 
     tab.sign_in(service.url, key)
     page.get_by_role("button", name="Sign out").click()
     expect(page.locator("#key")).to_be_focused()
-    for emptied in ("#gauge", "#words", "#ask-body", "#receipts-body", "#spend-body", "#meaning-body"):
-        assert page.locator(emptied).text_content() == ""
+    bodies = page.locator("#account [id$='-body']")
+    assert set(bodies.all_text_contents()) == {""}
 
 
 def test_what_the_service_says_is_shown_as_text(service, tab, key):
@@ -441,7 +472,7 @@ def test_what_the_service_says_is_shown_as_text(service, tab, key):
 
     def reword(route):
         budget = route.fetch().json()
-        budget["explanation"]["in_plain_words"] = budget["explanation"]["analyses"][0]["method"] = hostile
+        budget["analysis"] = budget["explanation"]["analyses"][0]["method"] = hostile
         route.fulfill(json=budget)
 
     tab.page.route(re.compile("/models/"), rewrite)
@@ -450,7 +481,8 @@ def test_what_the_service_says_is_shown_as_text(service, tab, key):
     paste(page, ROW)
     page.locator("#pay").click()
     expect(page.locator("#answers")).to_contain_text(hostile)
-    expect(page.locator("#plain-words")).to_have_text(hostile)
+    expect(page.locator("#words-body")).to_contain_text(hostile)
+    expect(page.locator("#analyses-body")).to_contain_text(hostile)
     expect(page.locator("#about h2")).to_have_text(hostile)
     assert page.locator("main img, main script").count() == 0
     assert page.title() == f"{hostile} · dpserve"
@@ -501,11 +533,15 @@ def test_small_screens_never_scroll_sideways(service, open_tab, key):
     paste(page, lines(SOME))
     page.locator("#pay").click()
     expect(page.locator("#answers")).to_be_visible()
-    for width in (320, 390):
-        page.set_viewport_size({"width": width, "height": 700})
-        assert not page.evaluate(wide)
-        tab.shot(f"small-{width}")
+    for name in ("Budget", "For programs", "Ask"):
+        open_view(page, name)
+        for width in (320, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert not page.evaluate(wide)
+            tab.shot(f"small-{name}-{width}")
     assert violations(page) == []
+    assert page.locator("#ask-body form").bounding_box()["y"] < 844 / 2
+    assert page.evaluate("document.documentElement.scrollHeight") < 5094 / 2
 
 
 def test_everything_can_be_done_from_the_keyboard(service, tab, key):
@@ -535,8 +571,7 @@ def test_everything_can_be_done_from_the_keyboard(service, tab, key):
     tab_to("#key")
     page.keyboard.type(key)
     page.keyboard.press("Enter")
-    expect(page.locator("#answers-left")).to_be_visible()
-    assert page.evaluate("document.activeElement.id") == "account-title"
+    expect(page.locator("#ask-title")).to_be_focused()
     tab_to("input[name=input]")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#pasted")).to_be_visible()
@@ -549,26 +584,30 @@ def test_everything_can_be_done_from_the_keyboard(service, tab, key):
     page.keyboard.press("Enter")
     expect(page.locator("#answers")).to_be_visible()
     expect(page.locator("#outcome")).to_be_focused()
-    tab_to("#refusal summary")
+    tab_to("#band-note summary", most=5)
     page.keyboard.press("Enter")
-    expect(page.locator("#refusal pre")).to_be_visible()
+    expect(page.locator("#band-note p")).to_be_visible()
+    page.locator(".wordmark").click()
+    tab_to("nav a[href='#budget']", most=2)
+    page.keyboard.press("Enter")
+    expect(page.locator("#budget-title")).to_be_focused()
+    tab_to("#budget summary", most=5)
+    page.keyboard.press("Enter")
+    expect(page.locator("#words-body")).to_be_visible()
 
 
 def test_what_is_open_and_has_the_focus_stays_so_when_the_account_is_read_again(service, tab, key):
     page = tab.sign_in(service.url, key)
-    left = page.locator("#answers-left").inner_text()
-    page.locator("#refusal summary").click()
-    expect(page.locator("#refusal pre")).to_be_visible()
-    before = page.locator("#refusal pre").inner_text()
-    service.http(key).post("/predict", json={"instances": SOME})
-    paste(page, lines([[0.3] * 4]))
+    paste(page, lines(SOME[:1]))
     pay = page.locator("#pay")
     expect(pay).to_be_visible()
-    page.locator("#refusal summary").focus()
+    open_view(page, "Budget")
+    folded = page.get_by_text("The best attack", exact=True)
+    folded.click()
     pay.evaluate("button => button.click()")
-    expect(page.locator("#answers-left")).not_to_have_text(left)
-    expect(page.locator("#refusal pre")).not_to_have_text(before)
-    expect(page.locator("#refusal pre")).to_be_visible()
+    expect(page.locator("#spent")).to_have_text("rho 0.005 of 1 spent")
+    expect(page.locator("#attacks-body")).to_be_visible()
+    expect(folded).to_be_focused()
 
 
 def test_receipts_are_paged_newest_first(service, tab, key):
@@ -576,6 +615,7 @@ def test_receipts_are_paged_newest_first(service, tab, key):
     for place in range(23):
         http.post("/predict", json={"instances": [[place / 60] * 4]})
     page = tab.sign_in(service.url, key)
+    open_view(page, "Budget")
     expect(page.locator("#receipts-body tbody tr")).to_have_count(10)
     expect(page.locator("#receipts-page")).to_have_text("1 to 10 of 23")
     ids = [int(text.replace(",", "")) for text in page.locator("#receipts-body tbody th").all_inner_texts()]

@@ -1,18 +1,25 @@
 """The owner's page in a real browser: accounts and models."""
 
 import json
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import expect
 
 from dpserve.accounting.acts import ACTS, BudgetTerms
 from dpserve.accounting.budgets import MEASURES, Budget
-from dpserve.accounting.ledger import ReleaseRequest, key_digest
+from dpserve.accounting.ledger import ReleaseRequest, key_digest, new_api_key
+from dpserve.accounting.ledger.purchases import buy
 from dpserve.accounting.losses import Cost, GaussianLoss
+from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.service.admin.app import AdminPort, admin_port
 from dpserve.service.listener import bind, url_of
+from dpserve.service.pay_once import PayOncePredictor
+from dpserve.training.kinds.weights.train import release_weights
+from dpserve.training.purchases import model_purchase
 
-from .conftest import violations
+from .conftest import open_view, violations
 
 KEY = "the-owner's-key-of-these-tests"
 
@@ -28,8 +35,9 @@ def service(start_for_module, head):
     return service
 
 
-@pytest.fixture(scope="module")
-def url(service):
+@contextmanager
+def owners_page(service):
+    """Give the address of the owner's page of a service."""
     listening = bind()
     admin = AdminPort(listening, key_digest(KEY))
     opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
@@ -39,11 +47,18 @@ def url(service):
     listening.close()
 
 
+@pytest.fixture(scope="module")
+def url(service):
+    with owners_page(service) as url:
+        yield url
+
+
 def sign_in(tab, url):
     tab.page.goto(url)
     tab.page.fill("#key", KEY)
     tab.page.keyboard.press("Enter")
-    expect(tab.page.locator("#models-body .card").first).to_be_visible()
+    expect(tab.page.locator("#groups-body > *").first).to_be_attached()
+    expect(tab.page.locator("#clients-body tbody tr").first).to_be_visible()
     return tab.page
 
 
@@ -61,12 +76,14 @@ def test_the_owner_sees_accounts_models_and_receipts(tab, url, service, head):
         assert spent in text
     bars = page.locator("#clients-body .track-bar > i").evaluate_all("(bars) => bars.map((bar) => bar.style.width)")
     assert [round(float(width.rstrip("%"))) for width in bars] == [80, 14, 0]
+    assert violations(page) == []
+    tab.shot("owner")
+    open_view(page, "Models")
     expect(page.locator("#models-body h2")).to_have_text(head.certificate.name)
     page.get_by_text("The whole certificate").click()
     assert json.loads(page.locator("#models-body pre").inner_text())["model_id"] == head.certificate.model_id
-    page.get_by_text("The whole certificate").click()
     assert violations(page) == []
-    tab.shot("owner")
+    open_view(page, "Clients")
 
     page.get_by_role("button", name=service.predictor.lineage).click()
     page.get_by_role("button", name="Show its receipts").click()
@@ -204,6 +221,7 @@ def test_the_page_has_a_form_with_every_field_of_every_act(tab, url, service):
         title = act.name.replace("-", " ").capitalize()
         scope = act.about[0]  # the others have the same form
         section, name = accounts[scope]
+        open_view(page, "Groups" if section == "groups" else "Clients")
         if not act.opens:
             page.locator(f"#{section}-body").get_by_role("button", name=name, exact=True).click()
         page.get_by_role("button", name=title, exact=True).click()
@@ -311,17 +329,53 @@ def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, s
         request = ReleaseRequest(lineage, "", model, model.encode(), "class-sums", cost, 2.0, blocks=blocks)
         service.call(ledger.charge(request))
     page = sign_in(tab, url)
-    expect(page.locator("#blocks")).to_be_hidden()
     page.get_by_text("Not served here:").click()
     row = page.locator("#lineages-body tr").filter(has_text="2 blocks, each with its budget")
     row.get_by_role("button", name=lineage, exact=True).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("rho spent0 of 0.5")
+    expect(dialog).to_contain_text("spentrho 0 of 0.5")
     expect(dialog).to_contain_text("Set budget")
-    dialog.get_by_role("button", name="Show its clients").click()
-    rows = page.locator("#blocks-body tbody tr")
+    dialog.get_by_role("button", name="Show its blocks").click()
+    rows = dialog.locator("tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.nth(0)).to_contain_text("aaaaaaaa (class-sums): rho 0.02")
     expect(rows.nth(0)).to_contain_text("rho 0.02 of 0.025")
     expect(rows.nth(1)).to_contain_text("bbbbbbbb (class-sums): rho 0.02")
-    expect(rows.nth(1)).to_contain_text("rho 0.46")
+    expect(rows.nth(1)).to_contain_text("rho 0.04 of 0.5")
+    assert violations(page) == []
+    tab.shot("owner-blocks")
+
+
+def test_only_a_spent_lineage_whose_answers_are_refused_is_an_alarm(start, tab, head):
+    """A pay-once model takes up its lineage's budget and answers on; a metered one's answers are then refused."""
+    once = release_weights(head, 10**11, "once", SystemRandomness(), None, 100)
+    once = replace(once, certificate=once.certificate.model_copy(update={"name": "for-good"}))
+    service = start(head, lineage_rho=0.0055, more=lambda ledger: [PayOncePredictor(once, ledger, largest_batch=50)])
+    ledger, key = service.ledger, new_api_key()
+    budget = Budget(10**11, "gaussian", 1e-6)
+    service.call(ledger.acting("owner").open_lineage("once", budget, time=1.0))
+    service.call(buy(ledger, [model_purchase(once.certificate)], by="a test"))
+    service.call(ledger.acting("owner").add_client("once", "zoe", budget, key_digest(key), time=1.0))
+    service.http(service.add_client("alice")).post("/predict", json={"instances": [[0.5] * 4]})
+    with owners_page(service) as url:
+        page = sign_in(tab, url)
+        row = page.locator("#lineages-body tbody tr")
+        expect(row.filter(has_text="once")).to_contain_text("as planned")
+        expect(row.filter(has_text="once").locator(".alarm, .tag.bad")).to_have_count(0)
+        expect(row.filter(has_text=service.predictor.lineage).locator(".alarm")).to_have_count(1)
+        expect(row.filter(has_text=service.predictor.lineage)).to_contain_text("answers are refused")
+        assert violations(page) == []
+        tab.shot("owner-spent")
+
+        # The clients of both are listed, or those of one; a client that is added is of the lineage that is chosen.
+        names = page.locator("#clients-body tbody th")
+        expect(names).to_have_text([f"alice can buy nothing{service.predictor.lineage}", "zoeonce"])
+        page.get_by_label("Lineage", exact=True).select_option("once")
+        expect(names).to_have_text(["zoe"])
+        page.get_by_role("button", name="Add client").click()
+        page.get_by_role("dialog").get_by_label("Client", exact=True).fill("yan")
+        fill_act(page, The_budget_as="rho", Amount="0.1").get_by_role("button", name="Do it").click()
+        page.get_by_role("button", name="I have kept it").click()
+        page.get_by_label("Order").select_option("By name")
+        expect(names).to_have_text(["yan", "zoe"])
+    assert [each.client for each in service.call(ledger.clients("once"))] == ["yan", "zoe"]

@@ -1,12 +1,15 @@
 """The client's page before other noise: of what is paid for once; of one class and its odds; of one class."""
 
 import hashlib
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from dpserve.accounting.budgets import Budget
+from dpserve.accounting.ledger import key_digest, new_api_key
 from dpserve.accounting.losses import GaussianLoss
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.label import Label
@@ -17,7 +20,7 @@ from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.weights.train import release_weights
 
-from .conftest import violations
+from .conftest import open_view, violations
 from .test_client_page import lines, paste
 
 PRICE = 10**11
@@ -57,7 +60,7 @@ def test_a_model_is_paid_for_once_and_says_so_before(service, tab, key, client, 
     page, price = tab.sign_in(service.url, key), rho(model)
     about = page.locator("#about")
     expect(about).to_contain_text(model.certificate.canaries.summary.split(";")[0])
-    expect(page.locator("#left-note")).to_contain_text("the first answer pays for it")
+    expect(page.locator("#standing-0")).to_have_text(f"Unlimited answers for rho {price:.4g}")
     paste(page, lines(ROWS[:1]))
     expect(page.locator("#quote")).to_contain_text(f"costsrho {price:.4g}, once")
     assert service.spent(client) == 0
@@ -65,9 +68,7 @@ def test_a_model_is_paid_for_once_and_says_so_before(service, tab, key, client, 
     tab.shot("once-price")
     page.locator("#pay").click()
     expect(page.locator("#paid")).to_contain_text(f"paidrho {price:.4g}")
-    expect(page.locator("#answers-left")).to_have_text("unlimited")
-    expect(page.locator("#left-note")).to_contain_text("your answers are unlimited")
-    expect(page.locator("#plain-words")).not_to_contain_text("refuses")
+    expect(page.locator("#standing-0")).to_have_text("Paid: unlimited answers")
     expect(page.locator(".bars .band")).to_have_count(3)
     expect(page.locator("#band-note")).to_contain_text("drawn once, when the model was trained")
     shown = [float(text.split()[0]) for text in page.locator(".bars .value-text").all_inner_texts()]
@@ -75,18 +76,27 @@ def test_a_model_is_paid_for_once_and_says_so_before(service, tab, key, client, 
     assert violations(page) == []
     tab.shot("once-answer")
 
-    paste(page, lines(ROWS[:1]))
-    expect(page.get_by_role("button", name="Ask, at no cost")).to_be_visible()
+    # What is paid for is answered without a look at the price.
+    paste(page, lines(ROWS[1:2]), "Ask")
+    expect(page.locator("#status")).to_have_text(re.compile("^Answer: .* Charged nothing.$"))
+    expect(page.locator("#paid")).to_be_hidden()
+    open_view(page, "Budget")
+    expect(page.get_by_role("meter")).to_contain_text("unlimited")
+    expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
     assert to_rho(service.spent(client)) == pytest.approx(price)
 
 
-def test_many_batches_are_paid_for_once(service, tab, key, client, model):
+def test_many_batches_are_paid_for_once_in_the_currency_of_the_budget(service, tab, client, model):
+    key, budget = new_api_key(), Budget.from_epsilon_delta(3, 1e-6, "gaussian")
+    owner = service.ledger.acting("owner")
+    service.call(owner.add_client(service.predictor.lineage, client, budget, key_digest(key), time=1.0))
     page = tab.sign_in(service.url, key)
+    expect(page.locator("#standing-0")).to_have_text("Unlimited answers for epsilon 1.995")
     paste(page, lines(ROWS))
-    expect(page.locator("#quote")).to_contain_text(f"costsrho {rho(model):.4g}, once")
-    page.locator("#pay").click()
+    expect(page.locator("#quote")).to_contain_text("costs47.7 % of the budget, onceleaves52.3 %")
+    page.get_by_role("button", name="Pay 47.7 % of the budget once, and ask").click()
     expect(page.locator("#answers tbody tr")).to_have_count(20)
-    expect(page.locator("#paid")).to_contain_text(f"paidrho {rho(model):.4g}")
+    expect(page.locator("#paid")).to_contain_text("paid47.7 % of the budget")
     assert to_rho(service.spent(client)) == pytest.approx(rho(model))
     tab.shot("once-many")
 
