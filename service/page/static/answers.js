@@ -18,7 +18,7 @@ export function showAnswers(host, answers, model) {
   const detail = el("div", { "aria-live": "polite" }, bars(answers[0], bands[0], model));
   const columns = [{ title: "row" }, { title: "likeliest class" }, { title: "probability", numeric: true }, { title: "95 % band", numeric: true }, ...(answers[0].set ? [{ title: "prediction set" }] : []), { title: "all classes", hidden: true }];
   const save = button("Save as CSV", () => download(answers, bands, model));
-  host.replaceChildren(...paged(answers, columns, (answer) => line(answer, answer.noise.interval, model, detail), save), detail, note(answers, bands, model));
+  host.replaceChildren(detail, ...paged(answers, columns, (answer) => line(answer, answer.noise.interval, model, detail), save), note(answers, bands, model));
 }
 
 /** Whether the answers of a model are probabilities of classes, and not numbers of other names. */

@@ -72,16 +72,24 @@ function choose(each) {
   showNotices(model);
   byId("ask-title").textContent = `Ask ${model.name}`;
   showSnippets(model, model.name === defaultModel);
-  show();
+  showStandings();
+  showAccount(model, each.budget);
   mountAsk({ account, model, budget: () => each.budget, spent: refresh, refused });
 }
 
-/** Show what is known of the accounts. Only the standings change in the list of models: who is on it stays there. */
-function show() {
-  showStandings();
-  if (chosen.budget !== null) showAccount(chosen.model, chosen.budget);
+/** Ask another model from now on, if its account can be read. */
+async function change(each, input) {
+  try {
+    each.budget = await each.account.budget();
+    if (!input.checked) return;
+    choose(each);
+    await refresh();
+  } catch (error) {
+    byId("ask-body").replaceChildren(refusalPanel(refused(error)));
+  }
 }
 
+/** Only what is left changes in the list of models: who is on it stays there. */
 function showStandings() {
   if (byId("models-body").childElementCount === 0) byId("models-body").append(modelList());
   mine.forEach(({ model, budget }, place) => (byId(`standing-${place}`).textContent = standingOf(model, budget)));
@@ -95,7 +103,7 @@ function modelList() {
     el("legend", { class: "visually-hidden" }, "Model"),
     mine.map((each, place) => {
       const input = mine.length > 1 && el("input", { type: "radio", name: "model", checked: each === chosen });
-      if (input) input.addEventListener("change", () => { choose(each); refresh(); });
+      if (input) input.addEventListener("change", () => change(each, input));
       return el(
         mine.length > 1 ? "label" : "p",
         {},
@@ -128,7 +136,8 @@ async function refresh() {
   try {
     asked.budget = await asked.account.budget();
     if (chosen !== asked) return;
-    show();
+    showStandings();
+    showAccount(asked.model, asked.budget);
     const page = await asked.account.receipts();
     if (chosen !== asked) return;
     showReceipts(page, unitOf(asked.budget), byId("receipts-body"));

@@ -44,7 +44,7 @@ export function refusalPanel(problem, { again = null } = {}) {
       "details",
       {},
       el("summary", {}, "As a program sees it"),
-      el("pre", { tabindex: 0, "aria-label": "The problem document" }, JSON.stringify(problem, null, 2)),
+      el("pre", { class: "document", tabindex: 0, "aria-label": "The problem document" }, JSON.stringify(problem, null, 2)),
     ),
   );
 }
