@@ -87,6 +87,9 @@ def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
 Scope = Literal["client", "group", "lineage", "block"]
 """The owner of an account: a client, its group, its lineage, or a block of the lineage."""
 
+_GIVEN_DIGITS = 6
+"""The most digits of a rho that an owner gives."""
+
 MEASURES = ("epsilon", "rho", "mu", "posterior_belief", "advantage")
 """The quantities in which an owner may state a budget, each with a delta."""
 
@@ -264,15 +267,52 @@ class Budget:
             return 0
         return sampling_error.coins_allowed(_units(self.limit), self.delta)
 
+    @cached_property
+    def shown_in(self) -> Literal["rho", "epsilon"]:
+        """The one currency in which a person reads this account: that in which its owner gave the limit.
+
+        A limit of at most six digits in rho, rounded down, was given in rho: one that an epsilon was turned into has
+        more, except for two in a million. Claims are shown as what was added up.
+        """
+        if self.currency is EPSILON:
+            return "epsilon"
+        given = self.limit and min(_digits(self.limit), _digits(self.limit + 1)) <= _GIVEN_DIGITS
+        return "rho" if self.accepts in UNPROVEN or given else "epsilon"
+
+    def shown(self, amount: int) -> float:
+        """Return the number that a person reads for an amount. Raises ValueError beyond the sampler's reserve."""
+        counted = self.shown_in == self.currency.name
+        return self.currency.value(amount) if counted else self.epsilon_at(amount)
+
     def words(self, amount: int) -> str:
-        """Return an amount in words, as `epsilon = 5.2 at delta = 1e-05 (rho = 0.5)`."""
-        text = self.currency.words(amount)
-        if self.currency is EPSILON or self.accepts in UNPROVEN or amount <= 0:
-            return text
+        """Return an amount in words, as `epsilon = 5.2 at delta = 1e-05`, or `rho = 0.5`."""
         try:
-            return f"epsilon = {self.epsilon_at(amount):.4g} at delta = {self.delta:g} ({text})"
+            return f"{self.shown_in} = {self.figure(self.shown(amount))}{self._at_delta}"
         except ValueError:  # more than the sampler's reserve is for
-            return text
+            return self.currency.words(amount)
+
+    def words_of_cost(self, spent: int, cost: int) -> tuple[str, str]:
+        """Return what a cost adds to what was spent, and what is left: `epsilon = 0.5`, `0.2 of 3 at delta = 1e-05`.
+
+        Both in the currency that a person reads, in which they add up: each is by how much the number shown grows.
+        """
+        limit, used = self.shown(self.limit), self.shown(spent)
+        left = max(0.0, limit - used)
+        whole = f"{self.figure(limit)}{self._at_delta}"
+        try:
+            added = self.shown(spent + cost) - used
+        except ValueError:  # more than the sampler's reserve is for
+            return f"more than {self.shown_in} = {whole}", f"{left:.4g} of {whole}"
+        digits = next((count for count in range(4, 12) if f"{added:.{count}g}" != f"{left:.{count}g}"), 12)
+        return f"{self.shown_in} = {added:.{digits}g}", f"{left:.{digits}g} of {whole}"
+
+    def figure(self, shown: float) -> str:
+        """Return a number that a person reads, as text: an epsilon that follows from rho is never exact."""
+        return f"{shown:.6g}" if self.shown_in == self.currency.name else f"{shown:.4g}"
+
+    @property
+    def _at_delta(self) -> str:
+        return f" at delta = {self.delta:g}" if self.shown_in != self.currency.name else ""
 
     def epsilon_at(self, spent: int) -> float:
         """Return the tightest valid epsilon at `delta` of that amount under `accepts`, rounded up."""
@@ -437,3 +477,8 @@ def _powers(amount: int, accepts: Accepts, delta: float, rates: tuple[float, ...
         misses = np.maximum(curve, tradeoff.zcdp(rho, rates))
     powers = 1 - misses + sampling_error.RESERVED_SHARE * delta
     return tuple(map(float, np.minimum(np.nextafter(powers, 2), 1)))
+
+
+def _digits(whole: int) -> int:
+    """Return how many digits a whole number has, without the zeros at its end."""
+    return len(str(whole).rstrip("0"))

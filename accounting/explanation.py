@@ -36,7 +36,14 @@ from dpserve.accounting.losses import (
     SubsampledGaussianLoss,
     without_coins,
 )
-from dpserve.accounting.report import AccountReport, AccountState, RaisedReport, account_report
+from dpserve.accounting.report import (
+    AccountReport,
+    AccountState,
+    RaisedReport,
+    account_report,
+    shown,
+    shown_currency,
+)
 
 
 class _Frozen(Disclosed, BaseModel):
@@ -443,7 +450,7 @@ def _raised_in_words(raised: RaisedReport, account: AccountReport) -> str:
     if (account.spent.rho or 0) > (account.limit.rho or 0):  # as in a restored store, which may have lost raises
         times = f"at least {times}"
     return (
-        f"But the limit was raised after the first answer, {times}, from rho = {raised.settled.rho:.6g}. Where "
+        f"But the limit was raised after the first answer, {times}, from {shown(account, raised.settled)}. Where "
         "somebody who had seen answers had a say in that, as by asking for more, none of these figures is proved. What "
         f"is proved then: except with probability {account.delta:.2g}, nobody comes to be more than "
         f"{percent(raised.posterior_belief_bound)} sure, if the records themselves had no say. What is said of another "
@@ -455,14 +462,9 @@ _HOLDS = "The account has paid for a pay-once model: answers of that model are u
 
 
 def _budget_in_words(account: AccountReport) -> str:
-    if account.limit.rho is None or account.remaining.rho is None:
-        return (
-            f"The account may spend epsilon = {account.limit.epsilon:.6g} in all, and the epsilons of its releases add "
-            f"up; it has {account.remaining.epsilon:.6g} left, and after that it refuses."
-        )
     return (
-        f"The account may spend epsilon = {account.limit.epsilon:.4g} (rho = {account.limit.rho:.6g}) in all and has "
-        f"rho = {account.remaining.rho:.6g} left; after that it refuses."
+        f"The account may spend {shown(account, account.limit)} in {shown_currency(account)}. It has spent "
+        f"{shown(account, account.spent)}, and {shown(account, account.remaining)} is left; after that it refuses."
     )
 
 

@@ -134,6 +134,15 @@ class AccountReport(Disclosed, BaseModel, frozen=True):
             Field(description="what the account counts and its filter adds up: zCDP rho, or pure epsilon"),
         ]
     ]
+    shown_in: Asked[
+        Annotated[
+            Literal["rho", "epsilon"],
+            Field(
+                description="the currency in which a person reads the account, as its owner gave the limit: of limit, "
+                "spent and remaining the figures in it add up"
+            ),
+        ]
+    ]
     status: Asked[
         Annotated[
             Literal["proven", "unproven"],
@@ -269,6 +278,7 @@ def account_report(
     return AccountReport(
         accepts=budget.accepts,
         currency=currency.name,
+        shown_in=budget.shown_in,
         status="unproven" if budget.accepts in UNPROVEN else "proven",
         analysis=ANALYSES[budget.accepts],
         delta=budget.delta,
@@ -309,6 +319,21 @@ def _queries_left(state: AccountState, price: Cost | None, shared_answers: int |
         return None
     own = state.budget.currency.answers(state.remaining, price)
     return own if shared_answers is None else min(own, shared_answers)
+
+
+def shown(account: AccountReport, amount: Amount | Remaining) -> str:
+    """Return one of an account's amounts as a person reads it, without the currency."""
+    rho = amount.rho if account.shown_in == "rho" else None
+    if rho is not None:
+        return f"{rho:.6g}"
+    return f"{amount.epsilon:.6g}" if account.currency == "epsilon" else f"{amount.epsilon:.4g}"
+
+
+def shown_currency(account: AccountReport) -> str:
+    """Return the currency in which a person reads an account, with its delta where it has one."""
+    if account.shown_in == "rho":
+        return "rho"
+    return "pure epsilon" if account.currency == "epsilon" else f"epsilon at delta = {account.delta:g}"
 
 
 def amount_of(budget: Budget, amount: int) -> Amount:

@@ -14,10 +14,9 @@ from typing import Self, cast
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import Account, Ledger, Purchase, ReleaseRequest, UnknownLineage
-from dpserve.accounting.ledger.purchases import buy, picorho_charged
+from dpserve.accounting.ledger.purchases import buy, words_of_charge
 from dpserve.accounting.ledger.receipts import UNNAMED, paying
 from dpserve.accounting.messages import Message
-from dpserve.accounting.picorho import to_rho
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ModelCertificate
 from dpserve.training.errors import TrainingError, WrongOption
@@ -143,9 +142,9 @@ async def charge(
     receipts = await buy(ledger, [model, evaluation], by=by)
     (release,) = model.releases
     return [
-        f"{_payers(request)} was charged rho = {to_rho(picorho):g} for {what}"
+        f"{_payers(request)} was charged {await words_of_charge(ledger, charged)} for {what}"
         for request, what in ((release, "the model"), (evaluated, "the evaluation"))
-        if (picorho := picorho_charged(receipt for receipt in receipts if receipt.model == request.model))
+        if (charged := [receipt for receipt in receipts if receipt.model == request.model])
     ]
 
 

@@ -28,11 +28,10 @@ from starlette.types import ASGIApp
 from dpserve.accounting.budgets import Budget, accepts_for
 from dpserve.accounting.currency import EPSILON, RHO, Currency
 from dpserve.accounting.ledger import Ledger, LedgerError, Purchase, UnknownLineage, key_digest
-from dpserve.accounting.ledger.purchases import buy, picorho_charged, settle_unit
+from dpserve.accounting.ledger.purchases import buy, settle_unit, words_of_charge
 from dpserve.accounting.ledger.receipts import UNNAMED
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import Message
-from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.registry import DEFAULT, default_price, priced
@@ -302,8 +301,8 @@ class ConfiguredService:
             self._predictor(model, ledger, await self._currency(ledger, model))
         receipts = await buy(ledger, purchases, by=options.operating_systems_user())
         for lineage in dict.fromkeys(receipt.lineage for receipt in receipts):
-            charged = picorho_charged(receipt for receipt in receipts if receipt.lineage == lineage)
-            logs.log.info("the lineage %s was charged rho = %g for what is served", lineage, to_rho(charged))
+            charged = await words_of_charge(ledger, [receipt for receipt in receipts if receipt.lineage == lineage])
+            logs.log.info("the lineage %s was charged %s for what is served", lineage, charged)
 
     async def _purchase(self, ledger: Ledger, model: Model) -> Purchase:
         """Return what a lineage pays for a model before it is served, and for each of its answers."""

@@ -39,7 +39,8 @@ class BudgetExhausted(LedgerRefusal):
     """The request costs more than an account has left. All amounts are in 1e-12 of the `currency`, what it counts.
 
     `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
-    `remaining` that account's own. `price` is the cost in words, and `left` what remains of which limit.
+    `remaining` that account's own. `price` is the cost in words, and `left` what remains of which limit: both follow
+    from what was spent, and of an account that others share a client may hear neither.
     """
 
     def __init__(
@@ -60,9 +61,12 @@ class BudgetExhausted(LedgerRefusal):
         self.limit = limit
         self.remaining = max(0, limit - spent)
         self.currency = currency
-        words = currency.words if budget is None else budget.words
-        self.price = words(cost)
-        self.left = f"{words(self.remaining)} of {currency.words(limit)} is left"
+        self.price, left = (
+            (currency.words(cost), f"{currency.value(self.remaining):.6g} of {currency.value(limit):.6g}")
+            if budget is None
+            else budget.words_of_cost(spent, cost)
+        )
+        self.left = f"{left} is left"
         # Of an account that others share a client hears only that it refuses.
         amounts = f": the request costs {self.price}, and {self.left}" if scope == "client" else ""
         whose = f"block {block}" if block else scope

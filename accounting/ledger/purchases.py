@@ -199,6 +199,14 @@ def picorho_charged(receipts: Iterable[Receipt]) -> int:
     return sum(receipt.total_in(RHO, receipt.releases) for receipt in receipts)
 
 
+async def words_of_charge(ledger: Ledger, receipts: Sequence[Receipt]) -> str:
+    """Return what receipts of purchases by one lineage's accounts charged, in the currency that its owner reads."""
+    charged = {receipt.lineage: receipt.terms.blocks for receipt in receipts}
+    ((lineage, blocks),) = charged.items()
+    payer = next(block for block in await ledger.all_blocks(lineage) if block.name in paying(blocks))
+    return payer.budget.words(picorho_charged(receipts))
+
+
 async def _checked(ledger: Ledger, purchases: Sequence[Purchase]) -> list["_Act"]:
     """Return the purchases as one act for each lineage, in order. Raises what `check_purchases` raises."""
     joined: dict[str, Purchase] = {}

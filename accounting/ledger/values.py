@@ -481,5 +481,5 @@ def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
             raise ActRefused(
                 "more-than-above",
                 f"{name} would get {budget.words(budget.limit)}, and {of}, which pays for every answer too, has "
-                f"{account.budget.words(account.budget.limit)} in all: give less, or raise {of}'s budget first",
+                f"{budget.words(account.budget.limit)} in all: give less, or raise {of}'s budget first",
             )

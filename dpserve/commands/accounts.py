@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpserve.accounting.currency import RHO
+from dpserve.accounting.currency import EPSILON
 from dpserve.accounting.ledger import (
     Account,
     ApiKey,
@@ -23,14 +23,13 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.ledger.charged_models import charged_models
 from dpserve.accounting.ledger.values import ChargedModel
-from dpserve.accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.acts import LineageOption, Sought, clients, groups, lineage_named, lineages
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import LedgerOption
 from dpserve.training.options import option
 
-_FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")
+_FIGURES = ("spent", "left", "of", "in", "releases")
 
 NAME = option(..., "The client's id.", argument=True, complete=options.client_names)
 JSON = option(False, "Print what is spent, exactly, as JSON.", "--json")
@@ -160,32 +159,28 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
 def _print_spent(out: Console, title: str, account: Account) -> None:
     """Print what an account is, what it spent of what it may, in sum and by cost, and what else pays with it."""
     budget, currency = account.budget, account.budget.currency
-    epsilons = f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.limit):.4g}"
-    if currency is RHO:
-        spent = f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.limit):.6g}; epsilon spent: {epsilons} at "
-        spent += f"delta = {budget.delta:g}"
-    else:
-        spent = f"pure epsilon spent: {epsilons}"
-    out.print(f"{title}\n{spent}; accepts: {budget.accepts}", highlight=False)
+    spent, left, limit, unit, _ = _figures(account)
+    out.print(
+        f"{title}\nspent: {spent} of {limit}, left: {left}, in {unit}; accepts: {budget.accepts}", highlight=False
+    )
     if isinstance(account, ClientAccount) and account.group:
         out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     for cost, releases in account.tally.items():
         price = currency.price(cost)
-        each = "no price" if price is None else currency.words(price)
-        out.print(f"{releases} releases at {each} each", highlight=False)
+        out.print(
+            f"{releases} releases, one alone {'no price' if price is None else budget.words(price)}", highlight=False
+        )
 
 
 def _figures(account: Account) -> tuple[str, ...]:
     """Return what an account spent of what it may, under the headings `_FIGURES`."""
-    budget, counts_rho = account.budget, account.budget.currency is RHO
-    return (
-        f"{budget.epsilon_at(account.spent):.4g}",
-        f"{budget.epsilon_at(budget.limit):.4g}",
-        f"{budget.delta:g}" if counts_rho else "0 (pure)",
-        f"{to_rho(account.spent):.6g}" if counts_rho else "",
-        f"{to_rho(budget.limit):.6g}" if counts_rho else "",
-        str(account.releases),
-    )
+    budget = account.budget
+    spent, limit = budget.shown(account.spent), budget.shown(budget.limit)
+    unit = "rho" if budget.shown_in == "rho" else f"epsilon at {budget.delta:g}"
+    if budget.currency is EPSILON:
+        unit = "pure epsilon"
+    figures = (budget.figure(each) for each in (spent, max(0.0, limit - spent), limit))
+    return (*figures, unit, str(account.releases))
 
 
 def _has_budget(account: Account) -> bool:
@@ -234,10 +229,10 @@ def _status(client: ClientAccount) -> str:
 
 
 def _table_of_blocks(accounts: Sequence[BlockAccount], models: Sequence[ChargedModel]) -> Table:
-    table = whole("block", *_FIGURES, "left", "by the models")
+    table = whole("block", *_FIGURES, "by the models")
     for account in accounts:
         paid = dict.fromkeys(_shown_model(model.model) for model in models if account.block in model.blocks)
-        table.add_row(account.block, *_figures(account), account.budget.words(account.remaining), ", ".join(paid))
+        table.add_row(account.block, *_figures(account), ", ".join(paid))
     return table
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from dpserve.accounting.arrays import Floats, Integers
 from dpserve.accounting.disclosure import Reader, shown
 from dpserve.accounting.ledger import NoBudget
-from dpserve.accounting.ledger.purchases import buy, picorho_charged
+from dpserve.accounting.ledger.purchases import buy, words_of_charge
 from dpserve.accounting.picorho import to_rho
 from dpserve.audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
@@ -169,11 +169,11 @@ def export(
         charged = asyncio.run(_charge(ledger, certificate))
     typer.echo(f"wrote {target}, {len(file.content):,} bytes, with nothing secret in it")
     if charged:
-        typer.echo(f"the lineage {certificate.lineage} was charged rho = {to_rho(charged):g} for it, once")
+        typer.echo(f"the lineage {certificate.lineage} was charged {charged} for it, once")
 
 
-async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> int:
-    """Charge the lineage for the model; return what was charged now, in picorho."""
+async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> str:
+    """Charge the lineage for the model; return what was charged now in words, "" for nothing."""
     async with where.opened() as ledger:
         try:
             receipts = await buy(ledger, [model_purchase(certificate)], by=options.operating_systems_user())
@@ -184,7 +184,7 @@ async def _charge(where: ChargedLedger, certificate: ReleaseCertificate) -> int:
             ) from None
         left = {"what": certificate.name, "model": certificate.model_id}
         await where.acting(ledger).note(certificate.lineage, "export", left)
-        return picorho_charged(receipts)
+        return await words_of_charge(ledger, receipts) if receipts else ""
 
 
 class HeldOut(Blocks, FileOptions):

@@ -39,11 +39,7 @@ def train_digits(
 
 def print_refusal(console: Console, refusal: "BudgetExhausted") -> None:
     """Print what a client is told that has nothing left."""
-    console.print(
-        f"  {type(refusal).__name__}: {refusal}\n"
-        f"  scope: {refusal.scope}, cost: {refusal.currency} = {refusal.cost:g}\n  {refusal.problem}",
-        highlight=False,
-    )
+    console.print(f"  {type(refusal).__name__}: {refusal}", highlight=False)
 
 
 def _held_out_csv(folder: Path, digits: Digits) -> Path:

@@ -25,7 +25,7 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.ledger.receipts import paying
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.report import Amount, Remaining
+from dpserve.accounting.report import shown, shown_currency
 from dpserve.audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.acts import chosen_lineage
@@ -206,19 +206,9 @@ async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:
 
 
 def _print_account(console: Console, account: AccountExplanation) -> None:
-    amounts: dict[str, Amount | Remaining] = {
-        "limit": account.limit,
-        "spent": account.spent,
-        "remaining": account.remaining,
-    }
-    if account.currency == "epsilon":
-        table = Table("account", "pure epsilon")
-        for name, amount in amounts.items():
-            table.add_row(name, f"{amount.epsilon:.6g}")
-    else:
-        table = Table("account", "rho", f"epsilon at delta = {account.delta:g}")
-        for name, amount in amounts.items():
-            table.add_row(name, f"{amount.rho:.6g}", f"{amount.epsilon:.4g}")
+    table = Table("account", shown_currency(account))
+    for name, amount in (("limit", account.limit), ("spent", account.spent), ("remaining", account.remaining)):
+        table.add_row(name, shown(account, amount))
     console.print(table, highlight=False)
 
 

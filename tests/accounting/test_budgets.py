@@ -141,3 +141,47 @@ def test_an_account_pays_for_a_cost_only_if_its_delta_holds_the_coins() -> None:
     assert budget.pays_for(Cost((coin, coin)))
     assert not budget.pays_for(Cost((coin, coin, coin)))
     assert Budget.from_epsilon_delta(1.0, 1e-9, "gaussian").pays_for(Cost((GaussianLoss(0.1),)))
+
+
+@given(
+    epsilon=st.floats(0.1, 20),
+    delta=deltas,
+    accepts=accounts,
+    spent=st.floats(0, 1),
+    cost=st.floats(0, 1),
+)
+def test_a_person_reads_parts_that_add_up_in_one_currency(
+    epsilon: float, delta: float, accepts: Accepts, spent: float, cost: float
+) -> None:
+    budget = Budget.from_epsilon_delta(epsilon, delta, accepts)
+    used = int(spent * budget.limit)
+    added = int(cost * (budget.limit - used))
+    price, left = budget.words_of_cost(used, added)
+
+    assert budget.shown_in == "epsilon"
+    assert "rho" not in price + left + budget.words(used)
+    assert f"at delta = {delta:g}" in left
+    shown_left = float(left.split(" ")[0])
+    assert budget.shown(used) + shown_left == pytest.approx(epsilon, rel=2e-3, abs=1e-6)
+    assert float(price.removeprefix("epsilon = ")) <= shown_left * 1.001
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.6, 1, 0.00125, 0.1234, 30])
+def test_an_account_that_was_given_in_rho_is_read_in_rho(rho: float) -> None:
+    budget = Budget.from_rho(rho, 1e-6, "gaussian")
+
+    assert budget.words(budget.limit) == f"rho = {rho:g}"
+    assert budget.words_of_cost(budget.limit // 2, budget.limit)[1] == f"{rho / 2:g} of {rho:g}"
+
+
+def test_a_refused_cost_is_more_than_what_is_left_however_near_both_are() -> None:
+    budget = Budget.from_epsilon_delta(3.0, 1e-6, "gaussian")
+    price, left = budget.words_of_cost(budget.limit // 2, budget.limit - budget.limit // 2 + 1000)
+
+    assert float(price.removeprefix("epsilon = ")) > float(left.split(" ")[0])
+
+
+def test_a_cost_beyond_what_any_noise_was_proved_for_is_said_to_be_more_than_the_whole_budget() -> None:
+    budget = Budget.from_epsilon_delta(3.0, 1e-6, "gaussian")
+
+    assert budget.words_of_cost(0, picorho.LARGEST)[0] == "more than epsilon = 3 at delta = 1e-06"

@@ -36,7 +36,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_client_that_would_get_more_than_its_lineage_has_is_refused(folder: Path) -> None:
     refused = _clients(folder, "add", "ann", "--rho", "0.6", "--delta", "1e-5")
     assert isinstance(refused.exception, ActRefused)
-    assert "ann would get epsilon = 4.866 at delta = 1e-05 (rho = 0.6" in str(refused.exception)
+    assert "ann would get rho = 0.6, and the lineage, which pays for every answer too, has rho = 0.5" in str(
+        refused.exception
+    )
     assert "raise the lineage's budget" in str(refused.exception)
     assert _clients(folder, "add", "ann", "--rho", "0.5", "--delta", "1e-5").exit_code == 0
     more = _clients(folder, "set-budget", "ann", "--rho", "0.7", "--delta", "1e-5", "--yes")
@@ -93,7 +95,9 @@ def _acts(folder: Path) -> list[tuple[str, str, str, str]]:
 
 def test_a_group_has_a_budget_between_its_members_and_the_lineages(folder: Path) -> None:
     refused = _groups(folder, "add", "team", "--rho", "0.6", "--delta", "1e-5")
-    assert "team would get epsilon = 4.866 at delta = 1e-05 (rho = 0.6" in str(refused.exception)
+    assert "team would get rho = 0.6, and the lineage, which pays for every answer too, has rho = 0.5" in str(
+        refused.exception
+    )
     assert _groups(folder, "add", "team", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
     too_much = _clients(folder, "add", "ann", "--group", "team", "--rho", "0.3", "--delta", "1e-5")
     assert "and the group team" in str(too_much.exception)

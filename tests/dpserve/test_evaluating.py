@@ -51,7 +51,7 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     run("lineage", "set-budget", "model", *BUDGET)
     said = run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *OPENING).stdout
     assert "the lineage people was charged" in said
-    assert "the lineage held was charged rho = 0.3 for the evaluation" in said
+    assert "the lineage held was charged epsilon = 3.265 at delta = 1e-05 for the evaluation" in said
     assert "it may be published" in said
     content = json.loads((run.folder / "model" / "evaluation.json").read_text())
     figures, *_ = content.pop("figures"), content.pop("seal")

@@ -62,7 +62,7 @@ def test_an_account_is_explained_as_the_service_serves_it(run, service):
     assert json.loads(run("explain", "--client", "alice", "--json").stdout) == served
     assert served["explanation"]["releases"] == [{"losses": served["price"]["losses"], "times": 2}]
     assert served["queries_left"] > 0
-    assert f"{served['queries_left']:,} more answers" in run("explain", "--client", "alice").stdout.replace("\n", " ")
+    assert f"{served['queries_left']:,} more answers" in " ".join(run("explain", "--client", "alice").stdout.split())
     (name,) = {line.split()[1] for line in run("lineage", "list").stdout.splitlines() if line.startswith("│")}
     whole = json.loads(run("explain", "--lineage", name, "--price", "gaussian:100", "--json").stdout)
     assert whole["spent"] != whole["limit"]
