@@ -12,8 +12,6 @@ const MOST_FIELDS = 24;
 const USUAL_COVERAGE = 0.9;
 const LARGEST_FILE = 64 * 1024 * 1024;
 
-const HINT = "The price appears here, and then the answer.";
-
 /** given: {account, model, budget(): the newest, spent(): to be called after a charge, refused(error)}. */
 export function mountAsk(given) {
   const { model } = given;
@@ -33,7 +31,7 @@ export function mountAsk(given) {
   };
   const forget = () => {
     error.textContent = "";
-    outcome.replaceChildren(el("p", { class: "note hint" }, HINT));
+    outcome.replaceChildren(el("p", { class: "note hint" }, given.budget().unlimited ? "The answer appears here." : "The price appears here, and then the answer."));
   };
   const free = el("span", { class: "note" });
   const label = () => {
