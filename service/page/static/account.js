@@ -83,7 +83,7 @@ function figures({ posterior_belief_bound: belief, membership_advantage_bound: a
 }
 
 /** The meaning of the figures, in short sentences. */
-function sentences(model, { explanation, delta, limit, currency, raised, status, analysis, ...budget }) {
+function sentences(model, { explanation, delta, limit, currency, shown_in: given, raised, status, analysis, ...budget }) {
   const { unit } = explanation;
   const one = unit === null ? "one record" : `all records of one ${unit}`;
   return [
@@ -99,7 +99,7 @@ function sentences(model, { explanation, delta, limit, currency, raised, status,
     `It catches members at most ${points(budget.membership_advantage_bound.when_spent)} of 100 more often than it wrongly accuses others.`,
     `All of it is (${figureUp(limit.epsilon)}, ${figure(delta)})-differentially private for adding or removing ${one}.`,
     `Epsilon is by the ${analysis}, and rounded up.`,
-    unitOf({ currency, limit }).inParts && "Epsilons at a delta do not add up, so amounts are parts of the limit.",
+    given !== currency && "Epsilons at a delta do not add up, so amounts are parts of the limit.",
     currency === "epsilon" && "The account counts pure epsilon; delta is the noise sampler’s alone.",
     ...(raised === null
       ? []

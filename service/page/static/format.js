@@ -60,29 +60,23 @@ export function chance(delta) {
   return `one in ${names[inverse] ?? whole(inverse)}`;
 }
 
-/** Whether a number is one of four digits except for rounding: budgets are rounded down to 1e-12 rho. */
-function isShort(value) {
-  return value > 0 && Math.abs(Number(value.toPrecision(4)) / value - 1) < 1e-8;
-}
-
 /**
- * Return how an account's amounts are said: in the currency that its limit was given in, epsilon before rho. Rho and pure
- * epsilons add up. Epsilons at a delta do not, and amounts of such an account are parts of its limit, in percent.
+ * Return how an account's amounts are said: in the currency that its limit was given in. Rho and pure epsilons add up.
+ * Epsilons at a delta do not, and amounts of such an account are parts of its limit, in percent.
  */
-export function unitOf({ currency, limit }) {
+export function unitOf({ currency, shown_in: given, limit }) {
   const full = limit[currency];
-  const inParts = currency === "rho" && (isShort(limit.epsilon) || !isShort(full));
+  const inParts = currency !== given;
   const of = inParts ? (amount) => (full > 0 ? (100 * amount) / full : 0) : (amount) => amount;
   // A part is not said to be the whole.
   const short = (amount) => (inParts ? `${figure(of(amount) < 100 ? Math.min(of(amount), 99.9) : of(amount), 3)} %` : `${currency} ${figure(amount)}`);
   return {
     title: inParts ? "% of the budget" : currency,
-    inParts,
     of,
     short,
     say: (amount) => (inParts ? `${short(amount)} of the budget` : short(amount)),
     spent: (amount) => (inParts ? `${short(amount)} spent, limit epsilon ${figureUp(limit.epsilon)}` : `${short(amount)} of ${figure(full)} spent`),
     /** An amount by itself, {epsilon, rho}: not one of several that are to add up. */
-    alone: ({ epsilon, rho }) => (inParts || currency === "epsilon" ? `epsilon ${figureUp(epsilon)}` : `rho ${figure(rho)}`),
+    alone: ({ epsilon, rho }) => (given === "epsilon" ? `epsilon ${figureUp(epsilon)}` : `rho ${figure(rho)}`),
   };
 }

@@ -127,7 +127,10 @@ def test_an_account_in_epsilon_reads_no_rho_and_its_parts_add_up(service, tab, r
         summary.click()
     assert "rho" not in page.locator("body").inner_text()
     unit = "async (account) => (await import('/page/format.js')).unitOf(account).spent(0.5)"
-    assert page.evaluate(unit, {"currency": "epsilon", "limit": {"epsilon": 2}}) == "epsilon 0.5 of 2 spent"
+    assert (
+        page.evaluate(unit, {"currency": "epsilon", "shown_in": "epsilon", "limit": {"epsilon": 2}})
+        == "epsilon 0.5 of 2 spent"
+    )
 
 
 def test_an_address_opens_a_view_and_the_back_button_returns_to_the_last(service, tab, key):
