@@ -40,7 +40,7 @@ from dpserve.commands.options import operating_systems_user, refuse_forgotten, s
 from dpserve.described_rows import Target, read_described, rows_form
 from dpserve.frames import are_mappings, check_rows, names_of, rows_for, without
 from dpserve.kept_fits import KeptFits
-from dpserve.labelled_tables import LabelledTable, labelled_table, number_array
+from dpserve.labelled_tables import LabelledTable, columns_undeclared, labelled_table, number_array
 from dpserve.labels import own_values
 from dpserve.lineages import Lineage
 from dpserve.mechanisms.randomness import SystemRandomness
@@ -52,13 +52,14 @@ from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.bundles.sealing import EVALUATION_FILE, write_folder
 from dpserve.training.drafts import draft_folder
-from dpserve.training.errors import TrainingError, WrongValue
+from dpserve.training.errors import ErrorList, TrainingError, WrongValue
 from dpserve.training.evaluation import Evaluation, Law, evaluate
 from dpserve.training.feature_choice import Features
 from dpserve.training.fit import Request, fit
 from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.undeclared import shortest_way
 from dpserve.training.kinds.kind import needed_price
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of, pay_once
@@ -198,10 +199,9 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
         check_no_weights(not_offered)
         warn_of_fitted_steps(self)
         with errors_in_python(), draft_folder(state_folder()) as folder:
-            described = self._described
+            described, request = self._described, self._request_for(X, y)
             given = labelled_table(described, X, y)
             target = Target.of(described, given.label, given.label_type)
-            request = self._request()
             refuse_forgotten(request.lineage)
             with shares("reading") as show:
                 records = read_described(
@@ -227,6 +227,19 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
+
+    def _request_for(self, X: Any, y: Any) -> Request:
+        """Return the request. Raises TrainingError for all that is not declared, of it and of the records, at once."""
+        wrong = ErrorList()
+        block = self.lineage.blocks.block if isinstance(self.lineage, Lineage) else None
+        undeclared = wrong.attempt(lambda: columns_undeclared(self._described, X, y, block))
+        wrong.errors += undeclared or []
+        request = wrong.attempt(self._request)
+        if undeclared:
+            wrong.errors.append(shortest_way(str(X) if isinstance(X, str | Path) else "FILE"))
+        wrong.check()
+        assert request is not None
+        return request
 
     def _take_paid(self, records: Records, request: Request, draft: Path, given: LabelledTable) -> None:
         """Train, keep and charge a model that is paid for once, or take the one of the same fit."""

@@ -34,7 +34,7 @@ _GROUPS = {
     },
     "Train": {
         "plan": _Command("planning", "plan", "Say what a budget buys: which mechanism, how noisy, how many answers."),
-        "schema": _Command("tables", "app", "Declare a table's columns in a file, without looking at its values."),
+        "schema": _Command("schema", "app", "Declare a table in a file, without looking at its values."),
         "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
         "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
         "evaluate": _Command("bundles", "evaluate", "Measure how good a pay-once model is on held-out records."),

@@ -14,7 +14,9 @@ from dpserve.accounting.arrays import Floats
 from dpserve.accounting.messages import spelled
 from dpserve.frames import are_mappings, names_of
 from dpserve.labels import label_beside
+from dpserve.training.errors import TrainingError, WrongOption
 from dpserve.training.inputs.described import Schema
+from dpserve.training.inputs.undeclared import undeclared
 from dpserve.wording import as_parameter
 
 _IMPUTED = (
@@ -61,6 +63,59 @@ def labelled_table(described: Schema, X: Any, y: Any) -> LabelledTable:
             "mappings make one, as pandas.DataFrame(X)"
         )
     return _with_column(described, X, y) if isinstance(y, str) else _beside(described, X, y)
+
+
+def columns_undeclared(described: Schema, X: Any, y: Any, block: str | None) -> list[TrainingError]:
+    """Return what is to be declared of records before they are read: of an array, of a table and of a file.
+
+    block: the column that names blocks. Raises DataError for a file that cannot be read.
+    """
+    columns = _storage_types(described, X)
+    label = described.label if y is None else y if isinstance(y, str) else None
+    fields = described.columns
+    if columns is None:
+        lacks_bounds = described.bounds is None and fields is None
+        return (
+            undeclared({}, label=None, has_classes=_has_classes(described, label, y), declared=())
+            + [
+                WrongOption(
+                    "bounds", "is needed", remedy="the lowest and the highest value of every column, (LOW, HIGH)"
+                )
+            ]
+            * lacks_bounds
+        )
+    has_classes = _has_classes(described, label, y) or columns.get(label or "") == "boolean"
+    if fields is None and not isinstance(described.bounds, Mapping | None):
+        declared = {*columns}  # bounds of every column
+    elif isinstance(fields, str | Path) or (fields is not None and "fields" in fields):
+        declared = {*columns}  # what a file lacks is said where it is read
+    else:
+        declared = {*map(str, fields or described.bounds or ())}
+    left_out = [*described.ignore, *(name for name in (described.unit, described.id, block) if name is not None)]
+    return undeclared(columns, label=label, has_classes=has_classes, declared=declared, left_out=left_out)
+
+
+def _has_classes(described: Schema, label: str | None, y: Any) -> bool:
+    """Tell whether anything declares the classes: the schema, its column of them, or the type of y."""
+    fields = described.columns
+    in_fields = isinstance(fields, str | Path) or "fields" in (fields or ()) or label in (fields or ())
+    is_boolean = label is None and str(getattr(y, "dtype", "")).startswith("bool")
+    return described.classes is not None or in_fields or is_boolean
+
+
+def _storage_types(described: Schema, X: Any) -> dict[str, str | None] | None:
+    """Return the storage types of the columns by name; None for an array."""
+    if isinstance(X, str | Path):
+        source = str(X)
+    elif names_of(X) is not None and hasattr(X, "__arrow_c_stream__"):
+        source = X[:0]
+    else:
+        return None
+    # Only who trains should wait for Arrow.
+    from dpserve.training.inputs.tables import open_table
+
+    table = open_table(source, described.encoding, described.sheet)
+    return dict(zip(table.names, table.types, strict=True))
 
 
 def number_array(X: ArrayLike, estimator: object, *, may_be_missing: bool) -> Floats:

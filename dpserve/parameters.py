@@ -19,11 +19,12 @@ from dpserve.owner_warnings import warn_of_privacy
 from dpserve.payments import errors_in_python
 from dpserve.prices import Price, large_delta
 from dpserve.training.block_choice import Blocks
-from dpserve.training.errors import TrainingError, WrongOption, WrongValue
+from dpserve.training.errors import ErrorList, WrongOption, WrongValue
 from dpserve.training.feature_choice import Features
-from dpserve.training.fit import Request, check_abilities, check_needs
+from dpserve.training.fit import NEEDED_LINEAGE, UNNAMED, Request, check_abilities, check_needs
 from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.schema import facts_of
 from dpserve.training.kinds.registry import kind_named, trainable_kinds
 from dpserve.training.options import Options
 from dpserve.training.planning.planner import Planner
@@ -109,27 +110,23 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             return self.schema
         if isinstance(self.schema, str | Path | Mapping):
             return Schema(columns=self.schema)
-        if self.schema is None and hasattr(self, "certificate_"):
-            return Schema()  # a loaded model has what was declared
-        raise WrongOption(
-            "schema", "is needed", remedy="Schema(classes=[NAME, ...], columns={COLUMN: Number(LOW, HIGH)})"
-        )
+        if self.schema is None:
+            return Schema()  # a loaded model has what was declared, and `fit` says what is not
+        raise WrongValue("schema", "must be a Schema, or a file's path", value=self.schema)
 
     @property
     def _lineage(self) -> Lineage:
-        """The lineage as a value. Raises TrainingError."""
-        if self.lineage is None:
-            raise TrainingError(
-                Message(
-                    "name the lineage of these records with {lineage:NAME}: all models of records that "
-                    "overlap share one name, and with it one budget"
-                )
-            )
-        return lineage_of(self.lineage)
+        """The lineage as a value. Raises WrongOption."""
+        given = self.lineage if self.lineage is not None else facts_of(self._described.columns).lineage
+        if given is None:
+            remedy = f"Lineage(NAME, epsilon=E, delta=D), {NEEDED_LINEAGE}, E at D"
+            raise WrongOption("lineage", "is needed", remedy=remedy)
+        return lineage_of(given)
 
     def _request(self) -> Request:
-        """Return the parameters as a request that goes together. Raises WrongOption and TrainingError."""
-        lineage, kind = self._lineage, kind_of_parameter(self.kind)
+        """Return the parameters as a request that goes together. Raises TrainingError for all that is missing."""
+        wrong, kind = ErrorList(), kind_of_parameter(self.kind)
+        lineage = wrong.attempt(lambda: self._lineage) or Lineage(UNNAMED)
         if self.public is not None:
             if not isinstance(kind, Planner):
                 raise WrongOption("public", Message("goes with {kind:auto}, where the planner chooses"))
@@ -139,14 +136,15 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             lineage=lineage.name,
             kind=kind,
             price=Price(epsilon=self.epsilon, delta=self.delta).whole,
-            n=self.n,
+            n=self.n if self.n is not None else facts_of(self._described.columns).n,
             features=features_of(self.features),
             prediction_sets=self.prediction_sets,
             blocks=lineage.blocks,
             block_budget=lineage.budget_text,
             overlapping_lineage_is_accepted=lineage.overlapping_lineage_is_accepted,
         )
-        check_needs(request)
+        wrong.attempt(lambda: check_needs(request))
+        wrong.check()
         check_abilities(request, unit=self._described.unit)
         if (warning := large_delta(self.delta, request.n)) is not None:
             warn_of_privacy(spelled(warning, as_parameter))

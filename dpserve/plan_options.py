@@ -1,14 +1,15 @@
 """The options of `dpserve plan`, and the rows that it simulates on."""
 
-from pathlib import Path
-
-from dpserve.commands.tables import READING, SCHEMA, FileOptions, check_public, schema_alone
-from dpserve.training.errors import TrainingError
+from dpserve.commands.options import lineage_names
+from dpserve.commands.tables import check_public
+from dpserve.declarations import Declarations
+from dpserve.training.errors import TrainingError, WrongOption, WrongValue
 from dpserve.training.feature_choice import AutoFeatures, Sides, shape_of
 from dpserve.training.features.hog import Shape
-from dpserve.training.inputs.declared import parse_classes
+from dpserve.training.inputs.declared import parse_bounds
+from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.inputs.schema import TableSchema
+from dpserve.training.inputs.schema import declaration_of
 from dpserve.training.options import option, option_of
 from dpserve.training.planning.answers import USUAL_QUERIES
 
@@ -16,24 +17,31 @@ BEFORE = "Before training"
 RETRAINING = "Train again as records come"
 
 
-class PlanOptions(FileOptions):
-    """Options for the plan, and for the rows that it simulates on."""
+class PlanOptions(Declarations):
+    """Options for the plan, and for the rows that it simulates on: what is declared of a table is as for `train`."""
 
+    data: str | None = option(
+        None, "Your table, whose header alone is read: the command that is printed names it.", panel=BEFORE
+    )
+    lineage: str | None = option(
+        None, "The lineage of the records, whose budget is looked up.", complete=lineage_names, panel=BEFORE
+    )
     queries: int | None = option(
         None, "How many answers, each paid for, the budget has to pay for.", default_text=str(USUAL_QUERIES)
     )
     n: int | None = option(None, "How many records, or privacy units, about.", "--n", panel=BEFORE)
-    classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
-    schema_file: Path | None = SCHEMA(panel=BEFORE)
+    classes: str | None = option(
+        None, "The class names, separated by commas, or VALUE=NAME of each; or how many there are.", panel=BEFORE
+    )
+    share: tuple[str, ...] = option(
+        (), "CLASS=0.02: about which share of the records is of a class, as public.", form="CLASS=SHARE", panel=BEFORE
+    )
     image_shape: Sides | None = option_of(AutoFeatures, "image_shape", panel=BEFORE)
     public: str | None = option(
         None,
         "A table or FILE.npz of labelled rows that you declare public, or 'digits': every option is trained on them.",
         panel=BEFORE,
     )
-    class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)
-    bounds: list[str] | None = option(None, "LOW:HIGH or NAME=LOW:HIGH, as for train.", panel=READING)
-    clip: bool = option(False, "Clip values beyond the bounds, as for train.", panel=READING)
     retrain: str | None = option(
         None,
         "How often to train again as records come by block: year, quarter, month, week, for as many blocks as a year "
@@ -44,9 +52,64 @@ class PlanOptions(FileOptions):
         None, "How many of the last blocks each retraining is on.", panel=RETRAINING, default_text="all", ge=1
     )
 
-    def declared_schema(self) -> TableSchema | None:
-        """Return the schema, if there is one. Raises WrongOption beside what it takes the place of."""
-        return schema_alone(self.schema_file, class_names=self.class_names, bounds=self.bounds, classes=self.classes)
+    @property
+    def count(self) -> int | None:
+        """The declared number of records."""
+        return self.stated_n if self.n is None else self.n
+
+    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the declared names of the classes, numbers where only their count is said, and their values."""
+        if self.classes is not None and self.classes.strip().isdecimal():
+            numbers = tuple(map(str, range(int(self.classes))))
+            return numbers, numbers
+        return super().declared_classes()
+
+    def shares(self, classes: tuple[str, ...]) -> dict[str, float]:
+        """Return the declared shares of classes. Raises WrongOption."""
+        found: dict[str, float] = {}
+        for text in self.share:
+            name, _, words = text.rpartition("=")
+            if name not in classes:
+                raise WrongOption("share", f"names one of the classes {', '.join(classes)}", value=text)
+            try:
+                found[name] = float(words)
+            except ValueError:
+                raise WrongValue("share", "must be CLASS=SHARE", value=text) from None
+            if not 0 < found[name] < 1 or sum(found.values()) > 1:
+                raise WrongValue("share", "must be above 0, and all together at most 1", value=text)
+        return found
+
+    def declaration(self) -> Declaration | None:
+        """Return what is declared of the columns; None where it is not said which there are. Raises TrainingError."""
+        if self.schema_file is not None:
+            schema = self.file_schema()
+            return None if schema is None else declaration_of(schema, self.label)
+        names = self._names()
+        if not names or (bounds := self._bounds_of(names)) is None:
+            return None
+        schema = self.column_schema(names)
+        if schema is not None:
+            return declaration_of(schema, self.label)
+        features = tuple(name for name in names if name not in self.no_features)
+        return Declaration(features, *bounds, self.declared_classes()[0])
+
+    def _names(self) -> list[str]:
+        """Return the names of the columns: of the table, or of those that are declared by name."""
+        if self.data not in (None, DIGITS) and not str(self.data).lower().endswith(".npz"):
+            # Only who reads a table should wait for Arrow.
+            from dpserve.training.inputs.table_records import column_names
+
+            return list(column_names(self.data, self.encoding, self.sheet))
+        named = [text.rpartition("=")[0] for text in self.bounds]
+        return [] if "" in named else [*named, *self.described()]
+
+    def _bounds_of(self, names: list[str]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Return the bounds of the columns that are numbers; None where a table's columns are not declared yet."""
+        described = {*self.described(), *self.no_features}
+        numbers = [name for name in names if name not in described]
+        if not self.bounds:
+            return None if numbers else ((), ())
+        return parse_bounds(self.bounds, numbers)
 
     def shape_of_rows(self, declared: Declaration | None) -> Shape | None:
         """Return the shape of rows that are images; None for others. declared: the columns, where they are known."""
@@ -54,18 +117,30 @@ class PlanOptions(FileOptions):
             return None
         return shape_of(self.image_shape, None if declared is None else declared.features)
 
-    def rows(self, schema: TableSchema | None) -> Records | None:
-        """Read the public rows to simulate on; None for none."""
+    def rows(self) -> Records | None:
+        """Read the public rows to simulate on; None for none. Raises TrainingError."""
         if not self.public:
             return None
-        names, values = parse_classes(self.class_names) if self.class_names else ((), ())
-        if self.public != "digits" and not names and schema is None:
-            raise TrainingError(
-                "declare the class names of the rows with --class-names a,b,..., or give their --schema"
-            )
-        found = self.read(
-            self.public, classes=names, values=values, bounds=self.bounds or (), clip=self.clip, schema=schema
+        names, values = self.declared_classes()
+        schema = self.file_schema()
+        if self.public != DIGITS and schema is None and (not names or (self.classes or "").isdecimal()):
+            raise TrainingError("declare the class names of the rows with --classes a,b,..., or give their --schema")
+        encoding = self.encoding or (None if schema is None else schema.encoding)
+        form = self.for_public(self.public, encoding)
+        if schema is None and self.described():
+            from dpserve.training.inputs.table_records import column_names
+
+            there = column_names(self.public, encoding, self.sheet)
+            schema = self.column_schema([name for name in there if name not in form.ignore])
+        found = form.read(
+            self.public,
+            classes=names,
+            values=values,
+            bounds=self.bounds,
+            clip=self.clip,
+            schema=schema,
+            missing=self.missing,
         )
-        if self.public != "digits":
+        if self.public != DIGITS:
             check_public(found, self.public)
         return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dpserve.accounting.disclosure import Declared, Disclosed
@@ -15,7 +16,7 @@ from dpserve.training.feature_choice import Features, features_of_rule, shape_of
 from dpserve.training.inputs.declared import parse_bounds
 from dpserve.training.inputs.described import Schema
 from dpserve.training.inputs.records import Declaration
-from dpserve.training.inputs.schema import TableSchema, declaration_of
+from dpserve.training.inputs.schema import TableSchema, declaration_of, facts_of
 from dpserve.training.kinds.cases import Estimate
 from dpserve.training.options import Options, option
 from dpserve.training.planning.recommendation import recommend
@@ -45,9 +46,9 @@ class _Asked(Options):
 
 
 def plan(
-    schema: Schema,
+    schema: Schema | str | Path,
     *,
-    n: int,
+    n: int | None = None,
     epsilon: float,
     delta: float,
     queries: int | None = None,
@@ -58,10 +59,10 @@ def plan(
 
     Parameters
     ----------
-    schema : Schema
-        The records, as `PrivateClassifier` takes them: columns and classes, or bounds by column and classes.
-    n : int
-        About how many records there are, or privacy units, as a number that may be public.
+    schema : Schema, str or Path
+        The records, as `PrivateClassifier` takes them: columns and classes, or bounds by column and classes; or a file.
+    n : int, optional
+        About how many records there are, or privacy units, as a number that may be public. Needed, if no file has it.
     epsilon : float
         What all answers together may cost, at `delta`.
     delta : float
@@ -75,9 +76,13 @@ def plan(
 
     Raises ValueError for a budget that buys no release, and for numbers that do not go together.
     """
+    if isinstance(schema, str | Path):
+        schema = Schema(columns=schema)
     if not isinstance(schema, Schema):
-        raise WrongOption("schema", f"must be a Schema, not {type(schema).__name__}")
-    asked = _Asked(n=n, epsilon=epsilon, delta=delta, queries=queries)
+        raise WrongOption("schema", f"must be a Schema or a file, not {type(schema).__name__}")
+    stated = facts_of(schema.columns).n if n is None else n
+    numbers = {"epsilon": epsilon, "delta": delta, "queries": queries} | ({} if stated is None else {"n": stated})
+    asked = _Asked(**numbers)
     n, queries, whole = asked.n, asked.queries, picorho_for(asked.epsilon, asked.delta)
     rows = None if public is None else public_records(schema, public)
     if rows is not None:

@@ -3,34 +3,25 @@
 A kind's own options are its class of options; the map of features and blocks have theirs.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from dpserve.commands import options
-from dpserve.commands.tables import LOCAL, SCHEMA, FileOptions, schema_alone
+from dpserve.commands.tables import LOCAL
+from dpserve.declarations import Declarations
 from dpserve.prices import LINEAGE_DELTA, LINEAGE_EPSILON, Price, budget_text
 from dpserve.training.block_choice import Blocks
-from dpserve.training.errors import DataError, SeveralErrors, TrainingError, WrongOption, WrongValue
+from dpserve.training.errors import ErrorList, TrainingError, WrongOption
 from dpserve.training.feature_choice import Features
-from dpserve.training.fit import Request
+from dpserve.training.fit import NEEDED_LINEAGE, UNNAMED, Request
 from dpserve.training.inputs.blocks import BlockDeclaration
-from dpserve.training.inputs.columns import LevelsColumn
-from dpserve.training.inputs.declared import parse_classes
-from dpserve.training.inputs.described import ColumnType, Date, Levels, Number, numbers_beside
 from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.schema import TableSchema, parse_schema
+from dpserve.training.inputs.schema import TableSchema
+from dpserve.training.inputs.undeclared import shortest_way
 from dpserve.training.options import Options, option, option_of
 from dpserve.training.planning.planner import Planner
-
-_Part = TypeVar("_Part")
-
-WITHOUT_SCHEMA = "A table without a schema"
-
-UNNAMED = "unnamed"
-"""The lineage of a request that names none: it is refused before anything is trained."""
 
 
 class TrainPrice(Price):
@@ -48,7 +39,7 @@ class PlannerOptions(Options):
     public: str | None = option(None, "FILE of public rows like yours, to simulate on.", default_text="none, a rule")
 
 
-class TrainedRecords(FileOptions):
+class TrainedRecords(Declarations):
     """The records to train on."""
 
     data: str = option(
@@ -56,36 +47,6 @@ class TrainedRecords(FileOptions):
         "'digits', or your own: a table (CSV, Parquet, Feather, a spreadsheet; a file, a folder or a URL) or FILE.npz.",
         panel="",
     )
-    schema_file: Path | None = SCHEMA(panel="")
-    unit: str | None = option(
-        None,
-        "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
-        "with --objective convexified. --n then counts people.",
-        panel="Who is protected",
-    )
-    classes: str | None = option(
-        None, "The class names, separated by commas, or VALUE=NAME of each.", panel=WITHOUT_SCHEMA
-    )
-    bounds: tuple[str, ...] = option(
-        (),
-        "LOW:HIGH for every number, COLUMN=LOW:HIGH for one; public, not read off the records.",
-        panel=WITHOUT_SCHEMA,
-    )
-    levels: tuple[str, ...] = option(
-        (), "COLUMN=A,B: a column of levels, which are public.", form="COLUMN=A,B", panel=WITHOUT_SCHEMA
-    )
-    dates: tuple[str, ...] = option(
-        (),
-        "COLUMN=2020-01-01:2030-12-31: a column of dates between two public ones.",
-        form="COLUMN=EARLIEST:LATEST",
-        panel=WITHOUT_SCHEMA,
-    )
-    missing: tuple[str, ...] = option(
-        (),
-        "Of a table: COLUMN=VALUE, a public value that a missing one counts as, or COLUMN=level, a level of its own; "
-        "without COLUMN= for every column. Repeatable.",
-    )
-    clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.")
     engine: str = option(
         LOCAL,
         "Where a table's records are read and summed: local, or ray://HOST:PORT, a Ray cluster whose workers can read "
@@ -97,23 +58,30 @@ class TrainedRecords(FileOptions):
 
         Raises TrainingError for all that is missing or wrong at once: in the options, in the schema, in the records.
         """
-        wrong: list[TrainingError] = []
-
-        def part_or_fault(part: Callable[[], _Part]) -> _Part | None:
-            try:
-                return part()
-            except TrainingError as error:
-                wrong.append(error)
-            return None
-
-        part_or_fault(self._check_lineage)
-        declared = part_or_fault(self._declared)
+        wrong = ErrorList()
+        wrong.attempt(self._check_lineage)
+        undeclared = wrong.attempt(self._undeclared)
+        wrong.errors += undeclared or []
         for step in (self._check_out, check):
-            part_or_fault(step)
-        records = None if declared is None else part_or_fault(lambda: self._records(*declared, blocks))
-        if records is None or wrong:
-            raise wrong[0] if len(wrong) == 1 else SeveralErrors(wrong)
+            wrong.attempt(step)
+        records = None
+        if undeclared == []:
+            records = wrong.attempt(lambda: self._records(blocks))
+        elif undeclared:
+            wrong.errors.append(shortest_way(self.data))
+        wrong.check()
+        assert records is not None
         return records
+
+    def _undeclared(self) -> list[TrainingError]:
+        """Return what is to be declared of a table without a schema."""
+        if not self.is_table or self.engine != LOCAL:
+            return []
+        # Only who reads a table should wait for Arrow.
+        from dpserve.training.inputs.tables import open_table
+
+        table = open_table(self.data, self.encoding, self.sheet)
+        return self.undeclared_of(dict(zip(table.names, table.types, strict=True)))
 
     def _check_lineage(self) -> None:
         """Raise TrainingError where the lineage needs a name, and WrongOption where it was forgotten."""
@@ -121,70 +89,31 @@ class TrainedRecords(FileOptions):
     def _check_out(self) -> None:
         """Raise TrainingError where nothing can be written."""
 
-    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
-        return parse_classes(self.classes) if self.classes else ((), ())
+    def count_declared(self, price: TrainPrice | None) -> int | None:
+        """Return the number of records as it is given, or as the schema's file states it, for a kind with a price."""
+        return None if price is None else self.stated_n if price.n is None else price.n
 
     def declared_schema(self) -> TableSchema | None:
         """Return the schema, if one is given or declared. Raises WrongOption beside what it takes the place of."""
-        if self.data == "digits" and self.schema_file is not None:
+        if self.data == DIGITS and self.schema_file is not None:
             raise WrongOption("schema", "describes a table of your own, not digits")
-        schema = schema_alone(
-            self.schema_file, classes=self.classes, bounds=self.bounds, levels=self.levels, dates=self.dates
-        )
-        return self._described() if schema is None and (self.levels or self.dates) else schema
-
-    def _described(self) -> TableSchema:
-        """Return the schema of a table whose levels and dates are declared: all its other columns are numbers."""
+        if self.schema_file is not None or not self.described():
+            return self.file_schema()
         # Only who reads a table should wait for Arrow.
         from dpserve.training.inputs.table_records import column_names
 
-        described: dict[str, ColumnType] = {}
-        for text in self.levels:
-            name, values = _named_value("levels", text)
-            with _of_flag("levels", text):
-                described[name] = Levels(*values.split(","))
-        for text in self.dates:
-            name, values = _named_value("dates", text)
-            earliest, _, latest = values.partition(":")
-            with _of_flag("dates", text):
-                described[name] = Date(earliest, latest)
-        left_out = {self.label, self.unit, self.id, getattr(self, "block", None), *self.ignore}
-        columns_there = column_names(self.data, self.encoding, self.sheet)
-        names = [name for name in columns_there if name not in left_out]
-        absent = [name for name in self.ignore if name not in columns_there]
-        if unknown := absent + [name for name in described if name not in names]:
-            raise DataError(f"{self.data} has no column {unknown[0]!r} beside its classes")
-        columns = numbers_beside(described, names, self.bounds)
-        if self.decimal is not None:
-            columns = {
-                name: column.replaced(decimal=self.decimal) if isinstance(column, Number) else column
-                for name, column in columns.items()
-            }
-        schema = parse_schema({"fields": [column.field(name) for name, column in columns.items()]})
-        class_names, called = self.declared_classes()
-        if not class_names:
-            raise _no_classes()
-        label = LevelsColumn(name=self.label, levels=called)
-        return TableSchema((*schema.columns, label), {self.label: class_names})
+        return self.column_schema(column_names(self.data, self.encoding, self.sheet))
 
-    def _declared(self) -> tuple[tuple[str, ...], tuple[str, ...], TableSchema | None]:
-        names, values = self.declared_classes()
+    def _records(self, blocks: BlockDeclaration | None) -> Records:
+        """Read the records. Raises TrainingError."""
         schema = self.declared_schema()
-        if self.data != "digits" and not names and schema is None:
-            raise _no_classes()
-        return names, values, schema
-
-    def _records(
-        self,
-        names: tuple[str, ...],
-        values: tuple[str, ...],
-        schema: TableSchema | None,
-        blocks: BlockDeclaration | None,
-    ) -> Records:
+        names, values = self.declared_classes()
+        if self.data != DIGITS and not names and schema is None:
+            raise WrongOption("classes", "is needed", remedy="the names of the classes")
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds, "schema": schema}
         declared |= {"missing": self.missing, "blocks": blocks}
-        form = self.replaced(decimal=None) if self.levels or self.dates else self
+        # The columns of a schema have their own sign.
+        form = self.replaced(decimal=None) if schema is not None and self.schema_file is None else self
         return form.read(self.data, clip=self.clip, unit=self.unit, engine=self.engine, **declared)
 
 
@@ -199,7 +128,7 @@ class NewBundle(TrainedRecords):
         complete=options.lineage_names,
         panel="",
     )
-    out: Path = option(..., "The bundle: a new folder.", panel="")
+    out: Path = option(Path("model"), "The bundle: a new folder.", panel="")
     name: str | None = option(
         None, "The model's public name.", default_text="the bundle's folder name", panel="The model"
     )
@@ -220,10 +149,7 @@ class NewBundle(TrainedRecords):
     def _check_lineage(self) -> None:
         """Raise TrainingError where the lineage needs a name, and WrongOption where it was forgotten."""
         if self.lineage_name is None:
-            raise TrainingError(
-                "name the lineage of these records with --lineage NAME: all models of records that overlap share one "
-                "name, and with it one budget"
-            )
+            raise WrongOption("lineage", "is needed", remedy=NEEDED_LINEAGE)
         options.refuse_forgotten(self.lineage_name)
 
     def _check_out(self) -> None:
@@ -231,20 +157,6 @@ class NewBundle(TrainedRecords):
             raise TrainingError(
                 f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
             )
-
-
-def _named_value(name: str, text: str) -> tuple[str, str]:
-    column, equals, value = text.partition("=")
-    if not equals or not column or not value:
-        raise WrongOption(name, "is written COLUMN=...", value=text)
-    return column, value
-
-
-def _no_classes() -> TrainingError:
-    return TrainingError(
-        "declare the class names with --classes a,b,..., or the table with --schema FILE: a list read off the "
-        "private records would say which classes occur in them"
-    )
 
 
 class TrainOptions(Blocks, NewBundle):
@@ -261,7 +173,7 @@ class TrainOptions(Blocks, NewBundle):
             lineage=self.lineage_name or UNNAMED,
             kind=kind,
             price=None if price is None else price.whole,
-            n=None if price is None else price.n,
+            n=self.count_declared(price),
             features=features,
             prediction_sets=self.prediction_sets,
             blocks=blocks_of(self),
@@ -273,15 +185,6 @@ class TrainOptions(Blocks, NewBundle):
 def blocks_of(given: Blocks) -> Blocks:
     """Return the blocks that options declare beside others."""
     return Blocks(**{name: getattr(given, name) for name in Blocks.model_fields})
-
-
-@contextmanager
-def _of_flag(flag: str, text: str) -> Iterator[None]:
-    """Say of the flag what is wrong with a field of the column that it describes, which no flag has."""
-    try:
-        yield
-    except WrongValue as error:
-        raise WrongOption(flag, f"{error.field}: {error.requirement}", value=text) from error
 
 
 def options_of_train() -> set[str]:

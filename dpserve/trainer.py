@@ -17,6 +17,7 @@ from dpserve.train_options import PlannerOptions, TrainOptions, TrainPrice
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
 from dpserve.training.fit import FittedModel, Request, check_abilities, check_needs, fit
+from dpserve.training.inputs.declared import values_of
 from dpserve.training.inputs.records import Records
 from dpserve.training.options import Options
 from dpserve.training.planning.planner import Planner
@@ -46,7 +47,7 @@ def run_training(
             kind = Planner(queries=kind.queries, public=reads)
         request = given.request(kind, features, price)
         check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
-        if price is not None and (warning := large_delta(price.delta, price.n)) is not None:
+        if price is not None and (warning := large_delta(price.delta, request.n)) is not None:
             typer.echo(f"Warning: {spelled(warning, as_flag)}", err=True)
         if given.lineage_name is not None:
             _warn_of_poor_lineage(request, given.unit)
@@ -97,13 +98,18 @@ class Screen(console.Terminal):
 def _public_rows(given: TrainOptions, source: str, private: Records) -> Records:
     """Return the public rows to simulate on, by the declaration of the private records. Raises TrainingError."""
     declared = private.declaration
-    rows = given.rows_like(
+    schema, classes = given.file_schema(), declared.classes
+    if schema is None:
+        values = values_of(classes, given.classes)
+    else:
+        values = schema.class_values(schema.facts.label or given.label, classes)
+    rows = given.for_public(source, given.encoding).rows_like(
         source,
         declared.feature_names,
         declared.lower,
         declared.upper,
         declared.classes,
-        given.classes,
+        values,
         declared.columns,
         clip=declared.clips,
     )

@@ -27,10 +27,11 @@ PROPERTIES = {
     "group_char": ('"groupChar": "{}"', "Number(..., group={!r})"),
     "pattern": ('"format": "{}"', "Date(..., pattern={!r})"),
     "fields_match": ('"fieldsMatch": "{}"', "{{'fields': [...], 'fieldsMatch': {!r}}}"),
-    "other_columns": (
-        "--levels COLUMN=A,B, by --dates COLUMN=EARLIEST:LATEST, or with texts in a schema ('dpserve schema draft')",
-        "Schema(columns={{COLUMN: Levels(...)}}), or Date(...), Text()",
-    ),
+    "number_column": ("--bounds COLUMN=LOW:HIGH", "Schema(columns={{COLUMN: Number(LOW, HIGH)}})"),
+    "levels_column": ("--levels COLUMN=A,B", "Schema(columns={{COLUMN: Levels(A, B)}})"),
+    "date_column": ("--dates COLUMN=EARLIEST:LATEST", "Schema(columns={{COLUMN: Date(EARLIEST, LATEST)}})"),
+    "text_column": ("--texts COLUMN", "Text()"),
+    "boolean_column": ("--levels COLUMN=false,true", "Schema(columns={{COLUMN: Boolean()}})"),
     "enum": ("constraints.enum", "Levels(...)"),
     "categories": (
         'categories, where {{"value": 0, "label": "no"}} gives a number a name',

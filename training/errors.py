@@ -1,9 +1,12 @@
 """Errors of training, each one clear sentence for the owner; a missing optional dependency is among them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from dpserve.accounting.messages import Message, message_of, named
+
+_Part = TypeVar("_Part")
 
 
 class TrainingError(Exception):
@@ -48,6 +51,29 @@ class SeveralErrors(TrainingError):
         """Take them in the order in which they are told."""
         self.errors = tuple(errors)
         super().__init__(Message("\n").join(map(message_of, errors)))
+
+
+class ErrorList:
+    """The errors of several parts, which are raised together."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.errors: list[TrainingError] = []
+
+    def attempt(self, part: Callable[[], _Part]) -> _Part | None:
+        """Return what a part returns; None where it raises a TrainingError, which is noted."""
+        try:
+            return part()
+        except SeveralErrors as error:
+            self.errors += error.errors
+        except TrainingError as error:
+            self.errors.append(error)
+        return None
+
+    def check(self) -> None:
+        """Raise what was noted, if anything was."""
+        if self.errors:
+            raise self.errors[0] if len(self.errors) == 1 else SeveralErrors(self.errors)
 
 
 class DataError(TrainingError):

@@ -23,7 +23,7 @@ from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.drafts import draft_folder
-from dpserve.training.errors import BundleError, TrainingError, WrongOption
+from dpserve.training.errors import BundleError, ErrorList, TrainingError, WrongOption
 from dpserve.training.feature_choice import AutoFeatures, EncoderFeatures, Features, compute_features
 from dpserve.training.features.maps import Encoder
 from dpserve.training.fields import checked_name
@@ -38,6 +38,10 @@ from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
 from dpserve.training.planning.planner import PLANNED_KIND, Planner
 from dpserve.training.sets_choice import sets_by_rule
 from dpserve.training.watchers import Unwatched, Warned, Watcher
+
+UNNAMED = "unnamed"
+"""The lineage of a request that names none: it is refused before anything is trained."""
+NEEDED_LINEAGE = "your name for these records: all models of records that overlap share one, and with it one budget"
 
 Name = Annotated[str, AfterValidator(checked_name)]
 
@@ -109,14 +113,16 @@ class FittedModel:
 def check_needs(request: Request) -> None:
     """Raise WrongOption for a price or a number of records that is needed, and for a price that nothing takes.
 
-    Raises MissingExtra where the kind needs what is not installed.
+    Raises SeveralErrors where both are needed, and MissingExtra where the kind needs what is not installed.
     """
     kind = request.made_kind
     kind.check_installed()
     if kind.answers == "once":
-        needed_price(request.price)
+        needed = ErrorList()
+        needed.attempt(lambda: needed_price(request.price))
         if kind.needs_n:
-            declared_count(request.n)
+            needed.attempt(lambda: declared_count(request.n))
+        needed.check()
     elif request.price is not None:
         raise WrongOption(
             "epsilon",

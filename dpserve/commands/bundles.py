@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -21,7 +22,7 @@ from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.errors import CommandError
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
-from dpserve.commands.tables import FileOptions
+from dpserve.commands.tables import SCHEMA, FileOptions, schema_alone
 from dpserve.evaluating import Payer, charge, evaluable, noted_rows, parts_named, published
 from dpserve.interrupts import stopped_by_signals
 from dpserve.mechanisms.randomness import SystemRandomness
@@ -34,7 +35,9 @@ from dpserve.training.bundles.sealing import EVALUATION_FILE, read_evaluation
 from dpserve.training.errors import BundleError, WrongOption
 from dpserve.training.evaluation import SHARES, Evaluation, Law
 from dpserve.training.export.files import FORMS, exported
+from dpserve.training.inputs.declared import values_of
 from dpserve.training.inputs.records import Units
+from dpserve.training.inputs.schema import facts_of
 from dpserve.training.intervals import CONFIDENCE, Interval
 from dpserve.training.kinds.kind import needed_price
 from dpserve.training.kinds.loading import load_model
@@ -196,6 +199,7 @@ class HeldOut(Blocks, FileOptions):
     classes: str | None = option(
         None, "VALUE=NAME of each class, separated by commas, where the file has other values than the model's names."
     )
+    schema_file: Path | None = SCHEMA(panel="")
     clip: bool = option(
         False,
         "Draw values beyond the bounds back to them, instead of refusing them.",
@@ -210,6 +214,18 @@ class HeldOut(Blocks, FileOptions):
     )
     lineage_epsilon: float | None = LINEAGE_EPSILON(panel="")
     lineage_delta: float | None = LINEAGE_DELTA(panel="")
+
+    def __init__(self, **given: Any) -> None:
+        """Take the options; the schema's file says the label and the key, where they are not given."""
+        super().__init__(**facts_of(given.get("schema_file")).among(("label", "id")) | given)
+
+    def class_values(self, classes: Sequence[str]) -> tuple[str, ...]:
+        """Return what each of a model's classes is called in the rows. Raises DataError."""
+        if self.schema_file is None:
+            return values_of(classes, self.classes)
+        schema = schema_alone(self.schema_file, classes=self.classes)
+        assert schema is not None
+        return schema.class_values(schema.facts.label or self.label, classes)
 
 
 class Reported(Options):
@@ -304,7 +320,12 @@ def _rows(
     """
     blocks = choice.declared(None)
     X, y, records = held_out.read_held_out(
-        certificate, held_out.data, held_out.classes, certificate.unit, held_out.clip, blocks
+        certificate,
+        held_out.data,
+        held_out.class_values(certificate.classes),
+        certificate.unit,
+        held_out.clip,
+        blocks,
     )
     if records is None:
         yield X, y, None

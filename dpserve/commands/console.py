@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SECONDS_BETWEEN_LINES = 30.0
+_USUAL_WIDTH = 80
 _WITHOUT_A_TERMINAL = 400
 """Columns. A pipe, or `kubectl exec`, has no width that a table would have to fit into."""
 
@@ -39,6 +40,13 @@ def stdout_console() -> Console:
     """
     narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if narrow else _WITHOUT_A_TERMINAL, markup=False, emoji=False)
+
+
+def narrow_console() -> Console:
+    """Return the console of stdout, at most as wide as a terminal is by default: 80 columns."""
+    console = stdout_console()
+    console.width = min(console.width, _USUAL_WIDTH)
+    return console
 
 
 def whole(*headings: str) -> Table:

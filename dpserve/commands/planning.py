@@ -5,31 +5,35 @@ owner declares public. Of a trained model there are prices alone: its exact answ
 about.
 """
 
+import asyncio
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import fill
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dpserve.accounting.budgets import Accepts, Budget
+from dpserve.accounting.ledger import Account, LedgerError
 from dpserve.accounting.picorho import PICORHO_PER_RHO
 from dpserve.audit.reports import check_files
 from dpserve.commands import options
-from dpserve.commands.console import shares, stdout_console
+from dpserve.commands.console import narrow_console, shares
 from dpserve.commands.console import whole as folding
 from dpserve.commands.planning_plot import plot_options, points_about
-from dpserve.commands.retraining import asks_retraining, plan_retraining, price_flags, read_by
+from dpserve.commands.retraining import WIDTH, as_lines, asks_retraining, plan_retraining, price_flags, read_by
+from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.plan_options import PlanOptions
 from dpserve.prices import flags_of_budget
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import features_of_rule
 from dpserve.training.features.hog import Shape
 from dpserve.training.inputs.records import Declaration, Records
-from dpserve.training.inputs.schema import declaration_of
+from dpserve.training.inputs.schema import facts_of
 from dpserve.training.kinds.cases import Estimate
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of
@@ -37,7 +41,7 @@ from dpserve.training.options import Options, option
 from dpserve.training.planning.answers import USUAL_QUERIES, AnswerPlan
 from dpserve.training.planning.answers import plan as plan_answers
 from dpserve.training.planning.options import kind_of_option, option_named
-from dpserve.training.planning.recommendation import Recommendation, recommend
+from dpserve.training.planning.recommendation import LEAST_SIGNAL, Recommendation, recommend
 from dpserve.wording import flags_of
 
 _OVERHEAD = 1.02
@@ -56,9 +60,10 @@ def plan(
         "With --public: draw each option's accuracy against the budget into FILE.png, which simulates five times as "
         "long.",
     ),
+    everything: bool = option(False, "Show each option with its figures, and the prices of single answers.", "--all"),
     as_json: bool = options.JSON,
 ) -> None:
-    """Say what a budget buys: which kind of model to train, and what single answers may cost.
+    """Say what a budget buys: what to run, what it gives and what it costs.
 
     Before training, --n and --classes, or --public rows, choose the kind of model and its features. A bundle each of
     whose answers is paid for has prices of a row, for as many rows as --queries says.
@@ -69,16 +74,15 @@ def plan(
         return
     budgets = budget.budgets()
     if bundle is None:
-        _plan_before_training(budgets, budget, given, plot, as_json=as_json)
+        _plan_before_training(budgets, budget, given, plot, everything=everything, as_json=as_json)
         return
-    known = (given.n, given.classes, given.public, given.class_names, given.bounds, given.schema_file)
-    if any(each is not None for each in (*known, given.image_shape, plot)):
+    if plot is not None or given.model_fields_set - {"queries"}:
         raise typer.BadParameter("a bundle has its own numbers: give it with --queries alone, or leave it out")
     found = _answers_of(bundle, budgets, given.queries)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return
-    console = stdout_console()
+    console = narrow_console()
     _print_budgets(console, found)
     _print_answers(console, found)
 
@@ -108,11 +112,11 @@ def _print_answers(console: Console, plan: AnswerPlan) -> None:
     """Print what each mechanism's answers may cost."""
     if plan.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {plan.sensitivity:.4g}", highlight=False)
-    table = folding("mechanism", "--accepts", "noise multiplier", "queries")
-    table.add_column("price of a row", overflow="fold", no_wrap=True)
+    table = folding("mechanism", "--accepts", "noise multiplier")
+    table.add_column(f"price of a row, of {plan.queries:,}", overflow="fold", no_wrap=True)
     for answer in plan.options:
         noise = "-" if answer.noise_multiplier is None else f"{answer.noise_multiplier:.4g}"
-        table.add_row(answer.mechanism, answer.accepts, noise, f"{plan.queries:,}", answer.price)
+        table.add_row(answer.mechanism, answer.accepts, noise, answer.price)
     console.print(table, highlight=False)
     for name, why in plan.unavailable.items():
         console.print(f"{name} is unavailable: {why}.", highlight=False)
@@ -134,18 +138,17 @@ class _Rows:
     known: Records | None
     declared: Declaration | None
     count: int
-    classes: int
+    classes: tuple[str, ...]
     shape: Shape | None
 
     @classmethod
     def of(cls, given: PlanOptions) -> "_Rows":
         """Return what the options say. Raises typer.BadParameter where they say too little."""
-        schema = given.declared_schema()
-        known = given.rows(schema)
-        declared = known.declaration if known is not None else declaration_of(schema, given.label) if schema else None
-        count = given.n or (None if known is None else len(known))
-        classes = given.classes if declared is None else len(declared.classes)
-        if count is None or classes is None:
+        known = given.rows()
+        declared = known.declaration if known is not None else given.declaration()
+        count = given.count or (None if known is None else len(known))
+        classes = given.declared_classes()[0] if declared is None else declared.classes
+        if count is None or not classes:
             raise typer.BadParameter(
                 "name a bundle each of whose answers is paid for; or give --n and --classes, --n and --schema, or "
                 "--public FILE, to choose a kind of model"
@@ -156,10 +159,10 @@ class _Rows:
         """Return what is recommended for a budget in picorho."""
         with shares("simulating") as progress:
             return recommend(
-                self.classes,
+                len(self.classes),
                 self.declared,
                 self.known,
-                n=given.n,
+                n=given.count,
                 whole=whole,
                 queries=given.queries,
                 image_shape=self.shape,
@@ -181,7 +184,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown. note: what it comes from; command: trains the recommended option.
+    """All that is shown. note: what it comes from; command: trains the recommended option; gives, costs: in words.
 
     answers: what each of the queries may cost, paid for one by one, where their number was given.
     """
@@ -191,6 +194,8 @@ class Comparison:
     found: Recommendation
     note: str
     command: str
+    gives: str
+    costs: str
     answers: AnswerPlan | None
 
 
@@ -200,6 +205,7 @@ def _plan_before_training(
     given: PlanOptions,
     plot: Path | None,
     *,
+    everything: bool,
     as_json: bool,
 ) -> None:
     """Recommend a kind of model and print why: by simulation where there are rows, or by rule."""
@@ -211,20 +217,99 @@ def _plan_before_training(
     if plot is not None and given.public is None:
         raise WrongOption("plot", "needs --public rows to draw an accuracy on")
     whole, rows = budget.limit, _Rows.of(given)
+    shares_of = given.shares(rows.classes)
     found = rows.recommended(given, whole)
     if plot is not None:
         names = [estimate.option for estimate in sorted(found.estimates, key=_log_loss)]
         plot_options(
             plot, budget, found.option, names, points_about(budget, lambda whole: rows.recommended(given, whole))
         )
-    answers = None if given.queries is None else plan_answers(budgets, classes=rows.classes, queries=given.queries)
-    kind, share = found.training_options(rows.count, whole, given.queries)
-    command = _command(found, rows, given, kind, _price_flags(asked, share, whole))
-    shown = Comparison(budget, given.queries, found, rows.note(given), command, answers)
+    classes = len(rows.classes)
+    answers = None if given.queries is None else plan_answers(budgets, classes=classes, queries=given.queries)
+    kind, price = found.training_options(rows.count, whole, given.queries)
+    shown = Comparison(
+        budget,
+        given.queries,
+        found,
+        rows.note(given),
+        _command(found, rows, given, kind, _price_flags(asked, price, whole)),
+        " ".join(_gives(found, rows, given, shares_of, mu_for(min(whole, LARGEST_PRICE)))),
+        _costs(budget, found, given, price),
+        answers,
+    )
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))
     else:
-        print_comparison(stdout_console(), shown)
+        print_comparison(narrow_console(), shown, everything=everything)
+
+
+def _gives(
+    found: Recommendation, rows: _Rows, given: PlanOptions, shares_of: Mapping[str, float], mu: float
+) -> Iterator[str]:
+    """Yield sentences on what the model is worth. mu: of what all answers cost."""
+    option, expected = found.chosen, next((each for each in found.estimates if each.option == found.option), None)
+    many = "any number of answers" if option.pays == "once" else f"{given.queries:,} answers"
+    yield f"{option.title}: {many}."
+    if expected is not None and expected.mean is not None and found.constant is not None and rows.known is not None:
+        spread = "" if expected.spread is None else f" ± {expected.spread:.2f}"
+        yield (
+            f"On {len(rows.known):,} public rows it was right on {expected.mean:.2f}{spread} of those held out; always "
+            f"naming the commonest class on {found.constant.accuracy:.2f}."
+        )
+    else:
+        yield "No accuracy is promised: --public FILE measures it on rows like yours."
+    if rows.declared is None and rows.shape is None:
+        yield "Your rows are taken to be a table of up to 32 numbers."
+    records = 1 / mu
+    yield f"The noise weighs as much as {'a record' if records < 1.5 else f'{records:,.0f} records'}, or more."
+    for name, share in shares_of.items():
+        few = mu * share * rows.count < LEAST_SIGNAL
+        enough = LEAST_SIGNAL / (mu * share)
+        yield f"Of class {name} are about {share * rows.count:,.0f} of {rows.count:,} records" + (
+            f", few beside this noise: take {enough:,.0f} records, or a larger budget." if few else "."
+        )
+    if shares_of:
+        left = (1 - sum(shares_of.values())) / max(len(rows.classes) - len(shares_of), 1)
+        yield (
+            f"Always naming the commonest class is right on {max(left, *shares_of.values()):.2f} or more: judge by the "
+            "area below the ROC curve, which 'dpserve evaluate' has."
+        )
+
+
+def _costs(budget: Budget, found: Recommendation, given: PlanOptions, price: int) -> str:
+    """Return what the model costs, and what its lineage has left."""
+    at = f"at delta {budget.delta:g}".replace("e-0", "e-")
+    if found.chosen.pays != "once":
+        together = budget.epsilon_at(price * (given.queries or 1))
+        return f"epsilon {together:.3g} {at} for all these answers, each as it is asked."
+    cost = f"epsilon {budget.epsilon_at(price):.3g} {at}, once."
+    name = given.lineage
+    if name is None:
+        return cost
+    account = _account(name)
+    if account is None:
+        return f"{cost} The lineage {name} has no budget yet: 'dpserve serve' opens it."
+    held, left = account.budget, account.remaining
+    has = f"The lineage {name} has epsilon {held.epsilon_at(left):.3g} left of {held.epsilon_at(held.limit):.3g}"
+    if left < price:
+        return f"{cost} {has}, which does not pay for it."
+    return f"{cost} {has}, and {held.epsilon_at(left - price):.3g} after it."
+
+
+def _account(lineage: str) -> Account | None:
+    """Return the account of a lineage that has one for all its records; None where the ledger cannot say."""
+
+    async def asked(location: str) -> Account | None:
+        async with options.open_ledger(location, None) as ledger:
+            accounts = await ledger.all_blocks(lineage)
+            return accounts[0] if len(accounts) == 1 and not accounts[0].name else None
+
+    location = options.ledger_location(None)
+    if "://" not in location and not Path(location).exists():
+        return None  # and looking makes none
+    with suppress(LedgerError, OSError, ValueError):
+        return asyncio.run(asked(location))
+    return None
 
 
 def _price_flags(budget: options.BudgetOptions, price: int, whole: int) -> str:
@@ -236,13 +321,26 @@ def _price_flags(budget: options.BudgetOptions, price: int, whole: int) -> str:
 
 
 def _command(recommendation: Recommendation, rows: _Rows, given: PlanOptions, kind: Options, price: str) -> str:
-    """Return the command that trains what is recommended. price: the flags of what it costs."""
+    """Return the command that trains what is recommended: its kind by name where a rule would choose another.
+
+    price: the flags of what it costs.
+    """
     option = recommendation.chosen
     made = kind_of_option(option)
-    words = [f"dpserve train {made.name} --data FILE", *read_by(given), "--lineage NAME --out MODEL"]
-    words += [f"{price} --n {rows.count}"] if made.answers == "once" else []
-    features = features_of_rule(option.features, rows.declared, given.image_shape)
-    return " ".join([*words, *flags_of(kind), *flags_of(features)])
+    words, more = ["dpserve train"], []
+    if rows.known is not None or made.answers != "once":
+        words = [f"dpserve train {made.name}"]
+        more = [*flags_of(kind), *flags_of(features_of_rule(option.features, rows.declared, given.image_shape))]
+    elif given.image_shape is not None:
+        more = [f"--image-shape {','.join(map(str, given.image_shape))}"]
+    words += read_by(given)
+    by_file = facts_of(given.schema_file)
+    words += (
+        [f"--lineage {given.lineage or 'NAME'}"] if by_file.lineage is None or given.lineage != by_file.lineage else []
+    )
+    if made.answers == "once":
+        words += [price] + ([f"--n {rows.count}"] if rows.count != by_file.n else [])
+    return " ".join([*words, *more, "--out model"])
 
 
 def as_dict(shown: Comparison) -> dict[str, object]:
@@ -258,6 +356,8 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "reason": found.reason,
         "warnings": found.warnings,
         "command": shown.command,
+        "gives": shown.gives,
+        "costs": shown.costs,
         "estimates": [
             {"title": option_named(estimate.option).title, "has_intervals": estimate.interval is not None}
             | {"accuracy" if name == "mean" else name: value for name, value in asdict(estimate).items()}
@@ -267,16 +367,27 @@ def as_dict(shown: Comparison) -> dict[str, object]:
     }
 
 
-def print_comparison(console: Console, shown: Comparison) -> None:
-    """Print it."""
+def print_comparison(console: Console, shown: Comparison, *, everything: bool) -> None:
+    """Print what to run, what it gives and what it costs; and with `everything` how it was chosen."""
+    console.print(as_lines(f"Run:   {shown.command}"), highlight=False, soft_wrap=True)
+    for title, words in (("Gives", shown.gives), ("Costs", shown.costs)):
+        typer.echo(fill(words, WIDTH, initial_indent=f"{title}: ", subsequent_indent=" " * 7, break_on_hyphens=False))
+    for warning in shown.found.warnings:
+        console.print(f"Warning: {warning}.", highlight=False)
+    if everything:
+        _print_options(console, shown)
+
+
+def _print_options(console: Console, shown: Comparison) -> None:
+    """Print each option with its figures, why one of them is recommended, and the prices of single answers."""
     budget, found = shown.budget, shown.found
     console.print(
-        f"The budget is mu = {math.sqrt(2 * budget.limit / PICORHO_PER_RHO):.4g} for all answers together, epsilon = "
+        f"\nThe budget is mu = {math.sqrt(2 * budget.limit / PICORHO_PER_RHO):.4g} for all answers together, epsilon = "
         f"{budget.epsilon_at(budget.limit):.4g} at delta = {budget.delta:g}.",
         highlight=False,
     )
     if found.estimates:
-        table = Table("option", "paid for", "accuracy", "log loss", "intervals", "undecided", "set at 0.9")
+        table = folding("option", "paid for", "accuracy", "log loss", "intervals", "undecided", "set at 0.9")
         for estimate in sorted(found.estimates, key=_log_loss):
             option = option_named(estimate.option)
             table.add_row(option.title, option.pays, *_figures(estimate))
@@ -285,9 +396,6 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     console.print(f"Recommended: {found.reason}.", highlight=False)
     if found.order:
         console.print(f"Why not the first of the table: {found.order}.", highlight=False)
-    for warning in found.warnings:
-        console.print(f"Warning: {warning}.", highlight=False)
-    console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)
     if shown.answers is not None:
         console.print("Answers that are paid for one by one, by a head:", highlight=False)
         _print_answers(console, shown.answers)

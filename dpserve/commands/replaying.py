@@ -45,7 +45,7 @@ def _replayed(
         lineage="audited",
         kind=kind,
         price=None if price is None else price.whole,
-        n=None if price is None else price.n,
+        n=given.count_declared(price),
         features=features,
     )
     check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)

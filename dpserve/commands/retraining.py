@@ -1,6 +1,8 @@
 """`dpserve plan --retrain`: what each of several retrainings may cost as records come by block, and its accuracy."""
 
 import json
+import re
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
@@ -10,15 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from dpserve.accounting.picorho import to_rho
-from dpserve.commands.console import shares, stdout_console
+from dpserve.commands.console import narrow_console, shares
 from dpserve.commands.options import BudgetOptions
 from dpserve.plan_options import PlanOptions
 from dpserve.prices import flags_of_budget
 from dpserve.training.errors import WrongOption
 from dpserve.training.inputs.blocks import Period
-from dpserve.training.inputs.schema import declaration_of
+from dpserve.training.inputs.lineage import DIGITS
+from dpserve.training.inputs.schema import facts_of
 from dpserve.training.planning.options import option_named
 from dpserve.training.planning.retraining import Schedule, retrainings_of, schedule_by_rule, schedule_by_simulation
+from dpserve.wording import as_flag
 
 
 def asks_retraining(given: PlanOptions, bundle: Path | None, plot: Path | None) -> bool:
@@ -45,27 +49,26 @@ def plan_retraining(given: PlanOptions, of_block: BudgetOptions, *, as_json: boo
         )
     count = retrainings_of(str(given.retrain))
     window, budget = min(given.window or count, count), of_block.budget("gaussian").limit
-    schema = given.declared_schema()
-    rows = given.rows(schema)
+    rows = given.rows()
     shape = given.shape_of_rows(None if rows is None else rows.declaration)
     if rows is not None:
         with shares("simulating") as progress:
             found = schedule_by_simulation(
-                rows, n=given.n, count=count, window=window, budget=budget, image_shape=shape, progress=progress
+                rows, n=given.count, count=count, window=window, budget=budget, image_shape=shape, progress=progress
             )
         note = f"Accuracy on {len(rows)} rows of {given.public}, declared public."
     else:
-        declared = declaration_of(schema, given.label) if schema else None
-        classes = given.classes if declared is None else len(declared.classes)
-        if given.n is None or classes is None:
+        declared = given.declaration()
+        classes = len(given.declared_classes()[0] if declared is None else declared.classes)
+        if given.count is None or not classes:
             raise typer.BadParameter("give --n, the records of all blocks, and --classes or --schema; or --public FILE")
-        found = schedule_by_rule(given.n, classes, count, window, budget, declared)
+        found = schedule_by_rule(given.count, classes, count, window, budget, declared)
         note = "No rows were given: --public FILE simulates each retraining on rows like yours."
     if as_json:
         figures = {"price_rho": to_rho(found.price), "note": note, "command": command_of(given, of_block, found)}
         typer.echo(json.dumps(asdict(found) | figures, indent=2))
     else:
-        print_schedule(stdout_console(), found, note, command_of(given, of_block, found))
+        print_schedule(narrow_console(), found, note, command_of(given, of_block, found))
 
 
 def price_flags(whole: int) -> str:
@@ -80,22 +83,54 @@ def command_of(given: PlanOptions, of_block: BudgetOptions, schedule: Schedule) 
     by = f" --block-by {given.retrain}" if given.retrain in get_args(Period) else ""
     names = "NAME" if count == 1 else f"NAMES-OF-{count}"
     words = [
-        "dpserve train --data FILE",
+        "dpserve train",
         *read_by(given),
         f"--block COLUMN{by} --blocks {names} --leave-out-other-blocks",
     ]
     words += [flags_of_budget(of_block.epsilon or 0.0, of_block.delta or 0.0).replace("--", "--lineage-")]
-    words += [f"{price_flags(schedule.price)} --n {last.records} --lineage NAME --out MODEL"]
+    words += [f"{price_flags(schedule.price)} --n {last.records} --lineage {given.lineage or 'NAME'} --out MODEL"]
     return " ".join(words)
 
 
 def read_by(given: PlanOptions) -> list[str]:
-    """Return the words of `dpserve train` that say how the records are read."""
-    words = [f"--schema {given.schema_file}"]
-    if not given.schema_file and given.public != "digits":
-        words = [f"--classes {given.class_names or 'A,B'}"]
-        words += [f"--bounds {bounds}" for bounds in given.bounds or ("LOW:HIGH",)]
-    return words + ([f"--label {given.label}"] if given.label != "label" else [])
+    """Return the words of `dpserve train` that say which records there are and how they are read."""
+    words = [f"--data {shlex.quote(given.data or 'FILE')}"]
+    by_file = facts_of(given.schema_file)
+    for name in _DECLARED:
+        value = getattr(given, name)
+        if name in given.model_fields_set and value != getattr(by_file, name, None):
+            flag = "--schema" if name == "schema_file" else as_flag(name)
+            values = value if isinstance(value, tuple) else [value]
+            words += [flag if each is True else f"{flag} {shlex.quote(str(each))}" for each in values]
+    if not given.schema_file and given.data != DIGITS:
+        if not given.classes or given.classes.isdecimal():
+            words = [word for word in words if not word.startswith("--classes ")] + ["--classes A,B"]
+        if not given.bounds and not given.described():
+            words.append("--bounds LOW:HIGH")
+    return words
+
+
+_DECLARED = (
+    *("schema_file", "label", "classes", "bounds", "levels", "dates", "texts", "ignore", "unit", "id", "missing"),
+    *("clip", "encoding", "decimal", "sheet", "unlabelled", "where"),
+)
+"""The options by which `train` reads records."""
+
+
+def as_lines(command: str) -> str:
+    """Return a command in lines that end in a backslash where they are too long for a terminal."""
+    lines, line = [], ""
+    for part in re.split(r" (?=--)", command):
+        if line and len(line) + len(part) + 3 > WIDTH:
+            lines.append(f"{line} \\")
+            line = "    " + part
+        else:
+            line = f"{line} {part}" if line else part
+    return "\n".join([*lines, line])
+
+
+WIDTH = 80
+"""Columns of a terminal as people have it."""
 
 
 def print_schedule(console: Console, shown: Schedule, note: str, command: str) -> None:
@@ -118,6 +153,5 @@ def print_schedule(console: Console, shown: Schedule, note: str, command: str) -
     console.print(
         f"Each block is in {models}: give each rho = {to_rho(shown.price)!r}, by {option_named(shown.option).title}.",
         highlight=False,
-        soft_wrap=True,
     )
-    console.print(f"Next, for each: {command}", highlight=False, soft_wrap=True)
+    console.print(f"Next, for each:\n{as_lines(command)}", highlight=False, soft_wrap=True)

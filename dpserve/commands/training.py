@@ -19,12 +19,12 @@ from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.prices import flags_of_budget
-from dpserve.train_options import UNNAMED, NewBundle, PlannerOptions, TrainOptions, TrainPrice, options_of_train
+from dpserve.train_options import NewBundle, PlannerOptions, TrainOptions, TrainPrice, options_of_train
 from dpserve.trainer import Screen, run_training
 from dpserve.training.bundles.certificate import ProvenCertificate
 from dpserve.training.errors import WrongOption
 from dpserve.training.feature_choice import Features
-from dpserve.training.fit import Request, check_abilities, check_needs, fit
+from dpserve.training.fit import UNNAMED, Request, check_abilities, check_needs, fit
 from dpserve.training.kinds.kind import Kind
 from dpserve.training.kinds.registry import all_kinds, release_certificate, trainable_kinds
 from dpserve.training.options import Options

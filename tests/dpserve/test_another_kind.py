@@ -137,7 +137,7 @@ def test_it_is_attacked_on_automatic_features(run):
 
 @pytest.mark.slow
 def test_it_is_planned_for(run):
-    public = ("--public", "own.csv", "--label", "ok", "--class-names", "no,yes", "--ignore", "id", "--json")
+    public = ("--public", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--json")
     bounds = ("--bounds", "age=0:120", "--bounds", "income=0:1e6")
     found = json.loads(run.in_a_new_process("plan", "--rho", 0.1, "--delta", 1e-5, *public, *bounds).stdout)
     (shares,) = [each for each in found["estimates"] if each["option"] == "shares"]

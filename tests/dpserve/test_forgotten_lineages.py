@@ -40,8 +40,8 @@ def test_own_records_without_the_name_of_a_lineage_are_not_those_of_digits(run, 
     run("lineage", "forget", "digits", "--yes", "--why", "misspelt")
     published = ("train-published", *TRAIN[1:-3])
     for words in (TRAIN, published):
-        said = run(*words, "--out", "other", status=1).stderr
-        assert "name the lineage of these records with --lineage NAME" in said
+        said = run(*words, "--out", "other", status=2).stderr
+        assert "--lineage: is needed" in said
         assert "digits" not in said
 
 

@@ -56,7 +56,7 @@ def owner(tmp_path, monkeypatch):
 def test_private_rows_are_not_taken_as_public_ones(owner):
     owner.trained(NAMELESS, *TRAIN_NAMELESS)
     budget = ("--epsilon", "3", "--delta", "1e-6", "--label", "ok")
-    done = owner(NAMELESS[::2], "plan", *budget, "--class-names", "no,yes", *BOUNDS, option="--public", kind="parquet")
+    done = owner(NAMELESS[::2], "plan", *budget, "--classes", "no,yes", *BOUNDS, option="--public", kind="parquet")
     assert "holds private records of the lineage 'people'" in str(done.exception)
     chosen = [word for word in TRAIN_NAMELESS if word not in ("head", "--lam", "1")] + [
         "--epsilon",

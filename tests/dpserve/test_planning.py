@@ -1,6 +1,8 @@
 """`dpserve plan`: before training, on public rows, of a bundle, and never on private records."""
 
 import json
+import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -54,7 +56,7 @@ def test_every_price_of_an_answer_can_be_served_and_pays_for_the_queries_asked(t
         if option["price"].startswith("rho:"):
             assert cost.picorho * 500 <= round(budgets[kind] * 1e12)
             assert float(cost.rho) == pytest.approx(option["rho"], rel=1e-6)
-    said = words_of(tmp_path, *asked)
+    said = words_of(tmp_path, *asked, "--all")
     assert "Answers that are paid for one by one" in said
     assert next(each["price"] for each in found["options"]) in said
 
@@ -103,7 +105,7 @@ def test_private_records_are_refused(run, bundle):
     lines = run.csv.splitlines()
     (run.folder / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
     (run.folder / "some.csv").write_text("\n".join([lines[0], *lines[5:25], "30,5,999,no"]))
-    declared = ("--class-names", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
+    declared = ("--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
     for source, shared in (("own.csv", 200), ("shuffled.csv", 200), ("some.csv", 20)):
         said = run.fails("plan", "--public", source, "--label", "ok", "--ignore", "id", *declared, *BUDGET)
         assert f"holds private records of the lineage 'people': {shared} of its rows as they are" in said
@@ -118,8 +120,8 @@ def test_private_records_are_refused(run, bundle):
         (["--n", 100, "--classes", 2, *BUDGET, "--plot", "curve.png"], 2, "to draw an accuracy on"),
         (["model", "--n", 100, *BUDGET], 2, "a bundle has its own numbers"),
         (["--n", 100, *BUDGET], 2, "to choose a kind of model"),
-        (["--public", "rows.csv", *BUDGET], None, "--class-names"),
-        (["--public", "rows.txt", "--class-names", "a,b", *BUDGET], None, "is no table that can be read"),
+        (["--public", "rows.csv", *BUDGET], None, "--classes"),
+        (["--public", "rows.txt", "--classes", "a,b", *BUDGET], None, "is no table that can be read"),
         (["--n", 100, "--classes", 2, "--queries", 0, *BUDGET], None, "at least 1"),
     ],
 )
@@ -137,19 +139,59 @@ def test_choosing_before_training_by_rule(run):
 
     assert found["recommended"] == "dpsgd-quantiles"
     assert (found["estimates"], found["answers"]) == ([], None)
-    assert "dpserve train dpsgd --data FILE" in found["command"]
-    assert "--epsilon 1 --delta 1e-5 --n 20000" in found["command"]
-    assert "--features quantiles" in found["command"]
-    said = " ".join(run(*asked).stdout.split())
-    assert "Recommended: DP-SGD, linear head, cuts at quantiles, by rule; n = 20,000 and C = 2" in said
-    assert "a table of up to 32 numbers; of other rows give --schema, of images --image-shape" in said
+    assert found["command"] == (
+        "dpserve train --data FILE --classes A,B --bounds LOW:HIGH --lineage NAME --epsilon 1 --delta 1e-5 --n 20000 "
+        "--out model"
+    )
+    said = run(*asked).stdout
+    assert [line.partition(":")[0] for line in said.splitlines() if line[0] != " "] == ["Run", "Gives", "Costs"]
+    assert "Recommended: DP-SGD, linear head" in run(*asked, "--all").stdout
+
+
+@pytest.mark.parametrize("budget", [BUDGET, ["--rho", 1e-3, "--delta", 1e-9]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--n", 200, "--classes", 2],
+        [
+            "--n",
+            10**7,
+            "--classes",
+            "ill,well",
+            "--share",
+            "ill=0.02",
+            *(f"--bounds=column_{n}=0:1" for n in range(30)),
+        ],
+        ["--n", 60_000, "--classes", 10, "--image-shape", "28,28", "--lineage", "a" * 64],
+        ["--n", 20_000, "--classes", 2, "--queries", 10],
+        ["--n", 40_000, "--classes", 2, "--retrain", "quarter", "--window", 2, "--epsilon", 3],
+    ],
+)
+def test_no_line_of_a_plan_is_wider_than_a_terminal(tmp_path, budget, more):
+    if "--retrain" in more:
+        budget = ["--delta", 1e-6]
+    for shown in ([], ["--all"]):
+        done = invoked(tmp_path, *more, *budget, *shown)
+        assert done.exit_code == 0, done.output
+        assert max(map(len, done.output.splitlines())) <= 80, done.output
+
+
+def test_a_rare_class_is_counted_and_the_majority_is_said(tmp_path):
+    rare = ["--n", 2000, "--classes", "well,ill", "--share", "ill=0.02", "--epsilon", 1, "--delta", 1e-6]
+    said = json.loads(invoked(tmp_path, *rare, "--json").output)["gives"]
+    assert "about 40 of 2,000 records, few beside this noise" in said
+    assert "right on 0.98" in said
+    many = json.loads(invoked(tmp_path, *rare, "--n", 200_000, "--json").output)["gives"]
+    assert "about 4,000 of 200,000 records." in many
+    for wrong in ("sick=0.02", "ill=1.5", "ill=few"):
+        assert invoked(tmp_path, *rare, "--share", wrong).exit_code == 2
 
 
 def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
     """A simulation says what its figures come from."""
     monkeypatch.setattr(recommendation.recommend_by_simulation, "__kwdefaults__", QUICK)
     (tmp_path / "public.csv").write_text(PUBLIC)
-    file = ["--label", "ok", "--ignore", "id", "--class-names", "no,yes", "--bounds", "0:60000"]
+    file = ["--label", "ok", "--ignore", "id", "--classes", "no,yes", "--bounds", "0:60000"]
     budget = ["--epsilon", 8, "--delta", 1e-5, "--queries", 10, "--json"]
 
     public = json.loads(invoked(tmp_path, "--public", tmp_path / "public.csv", *file, *budget).stdout)
@@ -176,7 +218,7 @@ def test_training_follows_the_planner(tmp_path):
     assert certificate["feature_map"]["kind"] == "identity"
     assert "--epsilon 1 --delta 1e-5" in done.output
     refused = CliRunner().invoke(app, [*train[:3], "--out", str(tmp_path / "other"), "--queries", "5"], env=home)
-    assert "Invalid value for --epsilon: is needed" in refused.output
+    assert {error.field for error in refused.exception.errors} == {"epsilon", "n"}
 
 
 def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path):
@@ -252,24 +294,19 @@ def test_only_images_whose_answers_get_noise_are_centred(tmp_path):
         assert ("centred" in found) == (name == "head")
 
 
-def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(tmp_path):
-    asked = ["--n", 60_000, "--epsilon", 1, "--delta", 1e-5]
-    images = words_of(tmp_path, *asked, "--classes", 10, "--image-shape", "28,28")
-    assert (
-        "dpsgd --data FILE --classes A,B --bounds LOW:HIGH --lineage NAME --out MODEL --epsilon 1 --delta 1e-5 --n 6"
-        in images
-    )
-    assert "--image-shape 28,28" in images
-    fields = [{"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}}]
-    fields.append({"name": "outcome", "type": "string", "constraints": {"enum": ["ill", "well"]}})
-    (tmp_path / "schema.json").write_text(json.dumps({"fields": fields}))
-    declared = ["--schema", tmp_path / "schema.json", "--label", "outcome"]
-    table = words_of(tmp_path, *asked, *declared)
-    assert "--features quantiles" in table
-    assert (
-        f"dpserve train dpsgd --data FILE --schema {tmp_path / 'schema.json'} --label outcome --lineage NAME" in table
-    )
-    assert "takes the place of --classes" in words_of(tmp_path, *asked, *declared, "--classes", 2)
+def test_the_command_of_a_plan_trains_as_it_stands(run):
+    """By a schema, or by flags for each column; the lineage's budget is looked up."""
+    declared = ["--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6"]
+    run("schema", "init", "own.csv", *declared, "--id", "id", "--n", 200, "--out", "own.toml")
+    price = ("--epsilon", 1, "--delta", 1e-5)
+    for words in (["--schema", "own.toml"], [*declared, "--ignore", "id", "--n", 200, "--lineage", "own"]):
+        found = planned(run, "plan", "--data", "own.csv", *words, *price)
+        assert "has no budget yet" in found["costs"]
+        _, *command = shlex.split(found["command"])
+        run(*command)
+        shutil.rmtree(run.folder / "model")
+    images = planned(run, "plan", "--n", 60_000, "--classes", 10, "--image-shape", "28,28", *price)
+    assert "--image-shape 28,28" in images["command"]
 
 
 def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
@@ -290,7 +327,7 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
 def test_public_rows_beyond_the_bounds_are_clipped_where_that_is_asked(run):
     """Ten rows are too few to simulate on, which is said of rows that are within the bounds."""
     (run.folder / "public.csv").write_text("".join(PUBLIC.splitlines(keepends=True)[:11]))
-    words = ["plan", "--public", "public.csv", "--label", "ok", "--ignore", "id", "--class-names", "no,yes"]
+    words = ["plan", "--public", "public.csv", "--label", "ok", "--ignore", "id", "--classes", "no,yes"]
     words += ["--bounds", "0:1", *BUDGET]
     assert "above the declared bound 1" in run(*words, status=1).stderr
     assert "needs at least 50 rows" in run(*words, "--clip", status=1).stderr
@@ -309,8 +346,8 @@ def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
     assert f"--lineage-epsilon 3 --lineage-delta 1e-6 --rho {to_rho(found['price'])!r} " in found["command"]
     monthly = run("plan", "--retrain", "month", "--window", 1, *budget).stdout
     assert (
-        "Next, for each: dpserve train --data FILE --classes A,B --bounds LOW:HIGH --block COLUMN --block-by month "
-        in monthly
+        "Next, for each: dpserve train --data FILE --classes A,B --bounds LOW:HIGH --block COLUMN \\ --block-by month "
+        in " ".join(monthly.split())
     )
     for wrong in (
         ("--retrain", "never", *budget),
@@ -325,7 +362,7 @@ def test_a_plan_draws_each_option_against_the_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(recommendation.recommend_by_simulation, "__kwdefaults__", QUICK)
     lines = [f"{'yes' if index % 3 else 'no'},{index % 3 + index / 90}" for index in range(60)]
     (tmp_path / "public.csv").write_text("\n".join(["ok,a", *lines]))
-    few = ("--public", tmp_path / "public.csv", "--label", "ok", "--class-names", "no,yes", "--bounds", "0:4")
+    few = ("--public", tmp_path / "public.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "0:4")
     assert invoked(tmp_path, *BUDGET, *few, "--plot", tmp_path / "simulated.png").exit_code == 0
     picture = imread(tmp_path / "simulated.png")
     assert picture.ndim == 3

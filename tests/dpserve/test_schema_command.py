@@ -1,5 +1,10 @@
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
+import tomllib
 
 import httpx
 import numpy as np
@@ -8,9 +13,11 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from dpserve import Client
+import dpserve
+from dpserve import Client, PrivateClassifier
 from dpserve.training.inputs.columns import encode_rows
 from dpserve.training.kinds.head.bundle import load_bundle
+from dpserve.training.kinds.loading import load_model
 
 FIELDS = [
     {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},
@@ -40,63 +47,123 @@ def table(run):
     return frame
 
 
-def test_a_draft_says_names_and_types_and_what_to_fill_in_and_no_value(run, table):
-    done = run("schema", "draft", "t.parquet", "--label", "ill", "--out", "draft.json")
-    content = json.loads((run.folder / "draft.json").read_text())
-    assert [(field["name"], field["type"]) for field in content["fields"]] == [
-        ("age", "integer"),
-        ("work", "string"),
-        ("born", "datetime"),
-        ("ill", "integer"),
+ANSWERS = ["--label", "ill", "--classes", "0=no,1=yes", "--bounds", "age=0:120", "--levels", "work=private,state"]
+ANSWERS += ["--dates", "born=1900-01-01:2030-01-01", "--n", 300]
+
+
+def asked(run, *words, answers):
+    """What `dpserve schema init` says in a terminal where these answers are typed, and its exit status."""
+    terminal, its_end = pty.openpty()
+    os.write(terminal, "".join(f"{answer}\n" for answer in answers).encode() + b"\x04")
+    command = [sys.executable, "-m", "dpserve", "schema", "init", *words]
+    done = subprocess.run(
+        command,
+        stdin=its_end,
+        capture_output=True,
+        text=True,
+        cwd=run.folder,
+        env=run.environment,
+        timeout=60,
+        check=False,
+    )
+    os.close(its_end)
+    os.close(terminal)
+    return done
+
+
+@pytest.mark.parametrize(("file", "kind"), [("t.csv", "number"), ("t.parquet", "integer")])
+def test_a_schema_holds_what_was_answered_and_nothing_of_the_values(run, table, file, kind):
+    written = []
+    for name, changed in (("a", table), ("b", table.assign(age=table.age * 2, work="elsewhere"))):
+        changed.to_parquet(run.folder / "t.parquet")
+        changed.to_csv(run.folder / "t.csv", index=False)
+        run("schema", "init", file, *ANSWERS, "--out", f"{name}.toml")
+        written.append((run.folder / f"{name}.toml").read_text())
+    assert written[0] == written[1]
+    content = tomllib.loads(written[0])
+    assert (content["label"], content["n"], content["lineage"]) == ("ill", 300, "t")
+    assert [field["type"] for field in content["fields"]] == [
+        kind,
+        "string",
+        "date" if file == "t.csv" else "datetime",
+        "string",
     ]
-    assert " - age, born: constraints.minimum and maximum, known without the records" in done.stdout
-    assert " - ill: constraints.enum: its classes" in done.stdout
-    assert "--schema draft.json --label ill" in done.stdout
-    other = table.assign(age=table.age * 2, work="elsewhere")
-    other.to_parquet(run.folder / "t.parquet")
-    run("schema", "draft", "t.parquet", "--label", "ill", "--out", "other.json")
-    assert json.loads((run.folder / "other.json").read_text()) == content
+    assert content["fields"][0]["constraints"] == {"minimum": 0, "maximum": 120}
+    assert content["fields"][3]["categories"] == [{"value": "0", "label": "no"}, {"value": "1", "label": "yes"}]
 
 
-def test_a_draft_of_a_file_without_types_says_once_what_to_fill_in(run, table):
-    said = run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json").stdout.splitlines()
-    assert [line.partition(":")[0] for line in said[1:-1]] == [" - age, work, born", " - ill"]
-    # A file with semicolons is an office's, which may have decimal commas.
-    table.to_csv(run.folder / "t.csv", index=False, sep=";")
-    more = run("schema", "draft", "t.csv", "--label", "ill", "--out", "office.json").stdout.splitlines()
-    assert more[1:-2] == said[1:-1]
-    assert "decimalChar" in more[-2]
+def test_an_answer_that_is_wrong_is_asked_for_again(run, table):
+    answers = [
+        "nobody",
+        "ill",
+        "0=no",
+        "0=no,1=yes",
+        "",
+        "",
+        "many",
+        300,
+        "",
+        "120:0",
+        "",
+        "private,state",
+        "1900-01-01:2030-01-01",
+    ]
+    done = asked(run, "t.csv", answers=answers)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("Error: ") == 4
+    run("schema", "init", "t.csv", *ANSWERS, "--out", "by-flags.toml")
+    assert (run.folder / "t.toml").read_text() == (run.folder / "by-flags.toml").read_text()
 
 
-@pytest.mark.parametrize("option", ["--unit", "--id"])
-def test_a_draft_asks_nothing_of_the_column_of_names(run, table, option):
-    table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
-    draft = ["schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json", option]
-    for wrong in ("ill", "nobody"):
-        assert f"has no column '{wrong}' beside its classes" in run.fails(*draft, wrong)
-    assert "person" not in run(*draft, "person").stdout + (run.folder / "draft.json").read_text()
+def test_questions_that_are_broken_off_write_nothing(run, table):
+    before = {path.name for path in run.folder.iterdir()}
+    assert asked(run, "t.csv", answers=["ill"]).returncode == 1
+    assert {path.name for path in run.folder.iterdir()} == before
 
 
-def test_a_draft_is_not_written_over(run, table):
+def test_without_a_terminal_all_that_is_missing_is_listed(run, table):
+    said = run("schema", "init", "t.csv", "--classes", "no,yes", status=1).stderr
+    assert all(
+        option in said for option in ("--label", "--n", "age, work, born, ill", "--levels", "--dates", "--texts")
+    )
+    assert "--classes" not in said
+    proposed = run("schema", "init", "t.csv", "--yes", *ANSWERS[:4], "--n", 300, status=1).stderr
+    assert "nothing declares work: " in proposed  # the names of the others say what they are
+
+
+def test_a_schema_is_not_written_over(run, table):
     before = (run.folder / "schema.json").read_text()
-    assert "schema.json" in run.fails("schema", "draft", "t.csv", "--label", "ill", "--out", "schema.json")
+    assert "schema.json" in run.fails("schema", "init", "t.csv", *ANSWERS, "--out", "schema.json")
     assert (run.folder / "schema.json").read_text() == before
 
 
-def test_a_draft_in_toml_that_is_filled_in_trains(run, table):
-    run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.toml")
-    draft = (run.folder / "draft.toml").read_text()
-    for before, after in (
-        ("# type =", 'type = "integer"\nconstraints = {minimum = 0, maximum = 120}'),
-        ("# type =", 'type = "string"\ncategories = ["private", "state"]'),
-        ("# type =", 'type = "datetime"\nconstraints = {minimum = "1900-01-01", maximum = "2030-01-01"}'),
-        ("enum = []", 'enum = ["0", "1"]'),
-    ):
-        assert before in draft
-        draft = draft.replace(before, after, 1)
-    (run.folder / "draft.toml").write_text(draft)
-    arguments = ["draft.toml" if each == "schema.json" else each for each in TRAIN]
-    run(*arguments, "--data", "t.csv", "head", "--lam", "1")
+def test_the_columns_of_names_are_no_fields(run, table):
+    table.assign(patient_id=1, key=2).to_csv(run.folder / "t.csv", index=False)
+    for option in ("--unit", "--id"):
+        assert "names no column" in run("schema", "init", "t.csv", *ANSWERS, option, "nobody", status=2).stderr
+    run("schema", "init", "t.csv", *ANSWERS, "--yes", "--out", "s.json")
+    content = json.loads((run.folder / "s.json").read_text())
+    assert (content["unit"], content["id"]) == ("patient_id", "key")
+    assert [field["name"] for field in content["fields"]] == ["age", "work", "born", "ill"]
+
+
+def test_a_schema_alone_trains_plans_and_evaluates(run, table):
+    """Two commands lead from a table to a model, on the command line and in Python."""
+    table.assign(key=np.arange(300), note="a long day").to_csv(run.folder / "t.csv", index=False)
+    table.assign(key=np.arange(300, 600), note="x").to_csv(run.folder / "held.csv", index=False)
+    run("schema", "init", "t.csv", *ANSWERS, "--yes")
+    price = ("--epsilon", 1, "--delta", 1e-6)
+    run("train", "--data", "t.csv", "--schema", "t.toml", *price)
+    certificate = load_model(run.folder / "model").certificate
+    assert [column.kind for column in certificate.feature_map.columns] == ["number", "levels", "date", "text"]
+    assert (certificate.lineage, certificate.classes) == ("t", ("no", "yes"))
+    assert "--schema t.toml" in run("plan", "--schema", "t.toml", *price).stdout
+    opening = ("--lineage", "held", "--lineage-epsilon", 1, "--lineage-delta", 1e-6)
+    run("lineage", "set-budget", "model", "--epsilon", 2, "--delta", 1e-6)
+    said = run("evaluate", "model", "--data", "held.csv", "--schema", "t.toml", *opening, *price).stdout
+    assert "area below the ROC curve of yes" in said
+    assert PrivateClassifier(run.folder / "t.toml", epsilon=1, delta=1e-6)._request().n == 300
+    assert dpserve.plan(run.folder / "t.toml", epsilon=1, delta=1e-6).reason
 
 
 def test_the_same_records_in_another_file_are_noticed(run, table):
@@ -212,7 +279,7 @@ def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
     table.assign(age=-1, born="today").to_csv(run.folder / "t.csv", index=False)
     records = run(*words, "--data", "t.csv", "--schema", "schema.json", status=1).stderr
     for said in (schema, records):
-        assert "name the lineage of these records with --lineage" in said
+        assert "--lineage is needed" in said
         assert "model exists already" in said
         assert "--n is needed" in said
     assert "age" in schema
@@ -221,22 +288,22 @@ def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
     assert "born" in records
 
 
-def test_a_draft_of_a_spreadsheet_with_several_sheets_takes_the_one_that_is_named(run):
+def test_a_spreadsheet_with_several_sheets_is_declared_by_the_one_that_is_named(run):
     book = openpyxl.Workbook()
     book.active.title = "Leute"
     for row in [["größe", "ill"], [171, "no"], [180, "yes"]]:
         book.active.append(row)
     book.create_sheet("Notizen").append(["x"])
     book.save(run.folder / "staff.xlsx")
-    refused = run.fails("schema", "draft", "staff.xlsx", "--label", "ill")
+    answers = ("--label", "ill", "--classes", "no,yes", "--bounds", "50:250", "--n", 2)
+    refused = run.fails("schema", "init", "staff.xlsx", *answers)
     assert "has the sheets 'Leute', 'Notizen': name the one to read, with --sheet" in refused
-    run("schema", "draft", "staff.xlsx", "--label", "ill", "--sheet", "Leute", "--out", "leute.json")
+    run("schema", "init", "staff.xlsx", *answers, "--sheet", "Leute", "--out", "leute.json")
     written = (run.folder / "leute.json").read_text("utf-8")
-    assert '"name": "größe"' in written  # as a person reads it, who fills it in
-    assert [field["name"] for field in json.loads(written)["fields"]] == ["größe", "ill"]
+    assert '"name": "größe"' in written  # as a person reads it
 
 
-def test_an_offices_file_is_drafted_trained_on_and_asked_about(run):
+def test_an_offices_file_is_declared_trained_on_and_asked_about(run):
     """Its signs and dates go with the model, and a spreadsheet of the same records is found to be the same."""
     rows = [
         (20 + n % 60, n * 37.25, f"{1 + n % 28:02}.{1 + n % 12:02}.2022", "jä" if n % 60 > 30 else "nö")
@@ -244,28 +311,21 @@ def test_an_offices_file_is_drafted_trained_on_and_asked_about(run):
     ]
     lines = [f"{age};{x:,.2f}".translate(str.maketrans(",.", ".,")) + f";{day};{label}" for age, x, day, label in rows]
     (run.folder / "de.csv").write_text("\n".join(["age;pay;day;ok", *lines, "30;1,00;01.01.2022;"]) + "\n", "latin-1")
-    run("schema", "draft", "de.csv", "--label", "ok", "--out", "s.json")
-    drafted = json.loads((run.folder / "s.json").read_text())
-    assert drafted["encoding"] == "windows-1252"
-    fields = [
-        {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},
-        {
-            "name": "pay",
-            "type": "number",
-            "decimalChar": ",",
-            "groupChar": ".",
-            "constraints": {"minimum": 0, "maximum": 1e4},
-        },
-        {
-            "name": "day",
-            "type": "date",
-            "format": "%d.%m.%Y",
-            "constraints": {"minimum": "2022-01-01", "maximum": "2023-01-01"},
-        },
-        {"name": "ok", "type": "string", "constraints": {"enum": ["nö", "jä"]}},
-    ]
-    (run.folder / "s.json").write_text(json.dumps(drafted | {"fields": fields}))
-    train = ("train", "--schema", "s.json", "--label", "ok", "head", "--lam", "1", "--unlabelled", "leave-out")
+    answers = ("--label", "ok", "--classes", "nö,jä", "--bounds", "age=0:120", "--bounds", "pay=0:1e4", "--n", 200)
+    run(
+        "schema",
+        "init",
+        "de.csv",
+        *answers,
+        "--dates",
+        "day=2022-01-01:2023-01-01",
+        "--decimal",
+        ",",
+        "--out",
+        "s.json",
+    )
+    assert json.loads((run.folder / "s.json").read_text())["encoding"] == "windows-1252"
+    train = ("train", "--schema", "s.json", "head", "--lam", "1", "--unlabelled", "leave-out")
     run(*train, "--data", "de.csv", "--lineage", "people", "--out", "model")
     book = openpyxl.Workbook()
     for row in [("age", "pay", "day", "ok"), *rows]:

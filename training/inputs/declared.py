@@ -33,10 +33,16 @@ def values_of(classes: Sequence[str], text: str | None) -> tuple[str, ...]:
     """
     if text is None:
         return tuple(classes)
-    names, values = parse_classes(text)
-    if sorted(names) != sorted(classes):
-        raise DataError(f"the model's classes are {', '.join(classes)}, not {', '.join(names)}")
-    value_of = dict(zip(names, values, strict=True))
+    return values_by_name(classes, dict(zip(*parse_classes(text), strict=True)))
+
+
+def values_by_name(classes: Sequence[str], value_of: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what each of a model's classes is called in other records. value_of: that of each, by its name.
+
+    Raises DataError for other classes than the model's.
+    """
+    if sorted(value_of) != sorted(classes):
+        raise DataError(f"the model's classes are {', '.join(classes)}, not {', '.join(value_of)}")
     return tuple(value_of[name] for name in classes)
 
 
@@ -63,8 +69,7 @@ def parse_bounds(
         raise DataError(
             Message(
                 "declare public bounds for {}: {bounds:LOW:HIGH} for every feature, {bounds:NAME=LOW:HIGH} "
-                "for one. They must not be read off the private records. A column that is no number is declared by "
-                "{other_columns}",
+                "for one. They must not be read off the private records",
                 _some(missing or feature_names),
             )
         )

@@ -17,10 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, InstanceOf
 
-from dpserve.training.errors import DataError, WrongOption, WrongValue
-from dpserve.training.inputs.declared import Bounds, parse_bounds
+from dpserve.training.errors import WrongOption, WrongValue
 from dpserve.training.inputs.reading import TableRows
-from dpserve.training.inputs.schema import TableSchema, parse_schema, read_schema
+from dpserve.training.inputs.schema import TableSchema, facts_of, parse_schema, read_schema
 from dpserve.training.options import Options, option
 
 Day = Annotated[str, BeforeValidator(lambda given: given.isoformat() if isinstance(given, date) else given)]
@@ -210,8 +209,11 @@ class Schema(TableRows):
     clip: bool = option(False, "Clip values beyond the bounds instead of refusing them, in training and in answers.")
 
     def __init__(self, **given: Any) -> None:
-        """Take the fields. Raises WrongOption, also for classes that contradict themselves."""
-        super().__init__(**given)
+        """Take the fields; what a schema's file states beside its columns stands for those that are not given.
+
+        Raises WrongOption, also for classes that contradict themselves.
+        """
+        super().__init__(**facts_of(given.get("columns")).among(type(self).model_fields) | given)
         if not isinstance(self.classes, Mapping | list | tuple):
             return
         names = [str(name) for name in (self.classes.values() if isinstance(self.classes, Mapping) else self.classes)]
@@ -232,19 +234,3 @@ class Schema(TableRows):
         ]
         content = self.columns if None in fields else {"fields": fields}
         return parse_schema(content)
-
-
-def numbers_beside(
-    described: Mapping[str, ColumnType], names: Sequence[str], bounds: Sequence[str] | Bounds
-) -> dict[str, ColumnType]:
-    """Return the columns of a table, in its order: those that are described, and the others as numbers within bounds.
-
-    names: of its features. Raises DataError for bounds that lack one of them.
-    """
-    numbers = [name for name in names if name not in described]
-    lower, upper = parse_bounds(bounds, numbers) if numbers else ((), ())
-    for name, low, high in zip(numbers, lower, upper, strict=True):
-        if not low < high:
-            raise DataError(f"the bounds of feature {name!r} must be finite and in order, not {low:g}:{high:g}")
-    of_numbers = {name: Number(low, high) for name, low, high in zip(numbers, lower, upper, strict=True)}
-    return {name: described.get(name) or of_numbers[name] for name in names}

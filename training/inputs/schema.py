@@ -7,7 +7,7 @@ as C's strptime has it; `missingValues` and `fieldsMatch` ("equal" or "subset") 
 a CSV file, as a Data Resource has it. Four properties of a field are this project's own, as the standard allows:
 `unknownLevels` ("refuse" or "coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and
 `text` with `buckets`, `of` ("words" or "characters") and `lengths`, or with `encoder`, a folder beside the schema, and
-perhaps `sha256`. What each type becomes is in
+perhaps `sha256`. Beside the fields the file may have `TableFacts`. What each type becomes is in
 `dpserve.training.inputs.columns`.
 
 A schema is public. It goes into the certificate, so nothing in it may be read off the private records.
@@ -15,7 +15,8 @@ A schema is public. It goes into the certificate, so nothing in it may be read o
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from pydantic import ValidationError
 
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
-from dpserve.training.errors import DataError, TrainingError
+from dpserve.training.errors import DataError, TrainingError, WrongOption
 from dpserve.training.fields import repeated
 from dpserve.training.inputs.column import quoted
 from dpserve.training.inputs.columns import (
@@ -37,13 +38,13 @@ from dpserve.training.inputs.columns import (
     TimeColumn,
     coordinates_of,
 )
+from dpserve.training.inputs.declared import values_by_name
 from dpserve.training.inputs.records import Declaration
 from dpserve.training.inputs.text_encoder import read_text_encoder
+from dpserve.training.options import Options, option
 
 Unlabelled = Literal["refuse", "leave-out"]
 """The treatment of records without a label."""
-_NAMED = 12
-"""Columns that are named before the others are counted."""
 TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
 
 _TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch", "encoding"}
@@ -55,6 +56,24 @@ _CONSTRAINTS = {"minimum", "maximum", "enum", "required", "maxLength"}
 _DEFAULT_PARTS = {"date": ("time", "month", "weekday"), "datetime": ("time", "month", "weekday", "hour")}
 _LEVELS_OF = ("number", "integer", "string")
 """Types whose values may be levels."""
+
+
+class TableFacts(Options):
+    """Public facts about a table beside its columns' types, as a schema's file has them."""
+
+    label: str | None = option(None, "The column of classes.")
+    unit: str | None = option(None, "The column that names the person behind each record: no feature.")
+    id: str | None = option(None, "A column with a key of each record: no feature.")
+    ignore: tuple[str, ...] = option((), "Columns that are left out.")
+    lineage: str | None = option(None, "The lineage of the records.")
+    n: int | None = option(None, "About how many records there are, or units, as a number that may be public.", ge=1)
+
+    def among(self, names: Collection[str]) -> dict[str, Any]:
+        """Return those of these names that the file states."""
+        return {name: getattr(self, name) for name in self.model_fields_set if name in names}
+
+
+_NO_FACTS = TableFacts()
 
 
 @dataclass(frozen=True)
@@ -71,7 +90,7 @@ class TableSchema:
 
     class_names: for each column of levels what its levels are called, if that column is the label. subset: whether the
     table may have other columns, which are left out. missing: texts that stand for none in a column without a field.
-    encoding: of a CSV file; None for UTF-8.
+    encoding: of a CSV file; None for UTF-8. facts: what the file states beside the columns.
     """
 
     columns: Columns
@@ -79,6 +98,7 @@ class TableSchema:
     subset: bool = False
     missing: tuple[str, ...] = ()
     encoding: str | None = None
+    facts: TableFacts = _NO_FACTS
 
     def split(self, label: str) -> tuple[Columns, LabelColumn]:
         """Return the columns of features, and the label. Raises DataError for a label that is none."""
@@ -103,6 +123,11 @@ class TableSchema:
         return self._but(label), LabelColumn(
             label_column.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, label_column.levels)
         )
+
+    def class_values(self, label: str, classes: Sequence[str]) -> tuple[str, ...]:
+        """Return what each of a model's classes is called in the table. Raises DataError for other classes."""
+        _, declared = self.split(label)
+        return values_by_name(classes, dict(zip(declared.classes, declared.column.levels, strict=True)))
 
     def _but(self, label: str) -> Columns:
         features = tuple(column for column in self.columns if column.name != label)
@@ -161,6 +186,11 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
     match = content.get("fieldsMatch", "equal")
     match = match[0] if isinstance(match, list) and len(match) == 1 else match
     problems: list[str] = list(_problems_of_table(content, match))
+    facts = _NO_FACTS
+    try:
+        facts = TableFacts(**{name: content[name] for name in TableFacts.model_fields if name in content})
+    except WrongOption as error:
+        problems.append(f"{error.field} {error.explanation}")
     columns: list[Any] = []
     earlier: set[str] = set()
     class_names: dict[str, tuple[str, ...]] = {}
@@ -183,12 +213,25 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
     if problems:
         raise DataError(Message("\n - ").join([f"{file_name} cannot be used:", *problems]))
     missing = _as_texts(content.get("missingValues", [""])) or ()
-    return TableSchema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"))
+    return TableSchema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"), facts)
+
+
+def facts_of(source: Any) -> TableFacts:
+    """Return what a schema states beside its columns: a file or its content.
+
+    Of one that cannot be read that is nothing: whoever reads its columns says what is wrong.
+    """
+    with suppress(DataError):
+        if isinstance(source, str | Path):
+            return read_schema(Path(source)).facts
+        if isinstance(source, Mapping) and "fields" in source:
+            return parse_schema(source).facts
+    return _NO_FACTS
 
 
 def _problems_of_table(content: Mapping[str, Any], match: object) -> Iterator[str]:
     """Yield what is wrong with the properties of a descriptor beside its fields."""
-    for name in content.keys() - _TABLE_PROPERTIES - _SAID_ONLY:
+    for name in content.keys() - _TABLE_PROPERTIES - _SAID_ONLY - TableFacts.model_fields.keys():
         yield f"the property {name!r} is not known here: leave it out"
     if match not in ("equal", "subset"):
         yield f'fieldsMatch must be "equal" or "subset", not {match!r}'
@@ -371,56 +414,6 @@ class _Field:
 
     def _wrong(self, what: str) -> None:
         self.problems.append(Message("{}: {}", self._where, what))
-
-
-def draft(
-    columns: Sequence[tuple[str, str | None]], label: str | None = None, encoding: str | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return a template of a schema, and what is to be filled in, from names and storage types alone.
-
-    What is to be filled in is said once, after the names of the columns that lack it. columns: each column's name and
-    its type, None where the file does not say. label: the column of classes, if known. encoding: of the file, if it is
-    not UTF-8.
-    """
-    fields: list[dict[str, Any]] = []
-    missing: dict[str, list[str]] = {}
-    for name, type_ in columns:
-        field: dict[str, Any] = {"name": name, "type": type_}
-        if name == label:
-            field |= {"type": type_ or "string", "constraints": {"required": True, "enum": []}}
-            what = "constraints.enum: its classes"
-            if type_ == "boolean":
-                field["constraints"] = {"required": True}
-                what = ""
-        else:
-            field["constraints"], what = _TO_FILL_IN[type_]
-            field["constraints"] = dict(field["constraints"])
-        fields.append(field)
-        if what:
-            missing.setdefault(what, []).append(name)
-    content = {"fields": fields, "missingValues": [""]} | ({} if encoding is None else {"encoding": encoding})
-    return content, [f"{_listed(names)}: {what}" for what, names in missing.items()]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-_BOUNDS = ({"minimum": None, "maximum": None}, "constraints.minimum and maximum, known without the records")
-_TO_FILL_IN: Mapping[str | None, tuple[Mapping[str, Any], str]] = {
-    "number": _BOUNDS,
-    "integer": _BOUNDS,
-    "date": _BOUNDS,
-    "datetime": _BOUNDS,
-    "boolean": ({}, ""),
-    "string": ({"enum": []}, 'constraints.enum with its levels; or "text": {} in its place, for free text'),
-    None: (
-        {},
-        "type (number, integer, boolean, string, date or datetime); minimum and maximum for numbers and dates, enum "
-        'for levels, "text": {} for free text',
-    ),
-}
 
 
 def is_encoding(name: object) -> bool:

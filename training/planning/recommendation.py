@@ -46,7 +46,7 @@ _LEAST_ROWS = 50
 _CLOSE = 0.005
 _CLOSE_LOSS = 0.01
 _WIDE = 0.9
-_LEAST_SIGNAL = 16.0
+LEAST_SIGNAL = 16.0
 """The least mu n / C at which anything was measured: of Location at epsilon 0.5 (`research/comparison`)."""
 
 NO_BETTER = "no better than always naming the commonest class"
@@ -364,7 +364,7 @@ def _explained(option: str, n: int, classes: int, whole: int, preferred: str, re
     if (lack := kind_of_option(chosen).planned_without_intervals(chosen, plan, classes)) is not None:
         parts.append(lack)
     warnings: tuple[str, ...] = ()
-    if signal < _LEAST_SIGNAL:
+    if signal < LEAST_SIGNAL:
         warnings = (
             f"the signal is {signal:.2g}, less than on any set that was measured: expect answers {NO_BETTER}, unless a "
             "simulation on public rows shows more",

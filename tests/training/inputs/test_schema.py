@@ -4,7 +4,7 @@ import pytest
 
 from dpserve.training.errors import DataError
 from dpserve.training.inputs.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn
-from dpserve.training.inputs.schema import draft, parse_schema, read_schema
+from dpserve.training.inputs.schema import TableFacts, parse_schema, read_schema
 
 AGE = {"name": "age", "type": "integer", "constraints": {"minimum": 17, "maximum": 90}}
 LABEL = {"name": "ok", "type": "string", "constraints": {"enum": ["no", "yes"]}}
@@ -192,16 +192,8 @@ def test_a_missing_file_is_named(tmp_path):
         read_schema(tmp_path / "s.json")
 
 
-def test_a_draft_has_names_and_types_and_nothing_to_train_on():
-    content, missing = draft([("age", "integer"), ("work", "string"), ("x", None), ("ok", "string")], "ok")
-    assert [field["name"] for field in content["fields"]] == ["age", "work", "x", "ok"]
-    assert [each.partition(":")[0] for each in missing] == ["age", "work", "x", "ok"]
-    with pytest.raises(DataError):
-        parse_schema(content)
-
-
-def test_a_draft_that_is_filled_in_is_a_schema():
-    content, _ = draft([("age", "integer"), ("smokes", "boolean"), ("ok", "string")], "ok")
-    content["fields"][0]["constraints"] = {"minimum": 0, "maximum": 120}
-    content["fields"][2]["constraints"]["enum"] = ["no", "yes"]
-    assert len(parse_schema(content).split("ok")[0]) == 2
+def test_a_file_states_the_roles_of_columns_and_the_number_of_records():
+    content = {"fields": [{"name": "age", "type": "boolean"}], "label": "ok", "unit": "who", "ignore": ["x"], "n": 2000}
+    assert parse_schema(content).facts == TableFacts(label="ok", unit="who", ignore=["x"], n=2000)
+    with pytest.raises(DataError, match="n must be at least 1"):
+        parse_schema(content | {"n": 0})

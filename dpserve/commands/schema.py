@@ -1,0 +1,267 @@
+"""`dpserve schema init`: asks what is public of a table, and writes it into a file that other commands take."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from textwrap import fill
+from typing import TypeVar
+
+import typer
+
+from dpserve.accounting.messages import spelled
+from dpserve.commands.command import Group
+from dpserve.commands.files import whole_file
+from dpserve.declarations import ColumnOptions
+from dpserve.training.errors import DataError, ErrorList, TrainingError, WrongOption, WrongValue
+from dpserve.training.fields import checked_name
+from dpserve.training.inputs.column_words import (
+    FORMS,
+    IGNORE,
+    column_in_words,
+    column_proposed,
+    id_proposed,
+    label_proposed,
+    unit_proposed,
+)
+from dpserve.training.inputs.declared import parse_bounds, parse_classes
+from dpserve.training.inputs.described import ColumnType, Date, Datetime, Number
+from dpserve.training.inputs.reading import TableRows
+from dpserve.training.inputs.schema import TableFacts, parse_schema
+from dpserve.training.inputs.schema_files import schema_content, schema_toml
+from dpserve.training.inputs.undeclared import undeclared
+from dpserve.training.kinds.kind import declared_count
+from dpserve.training.options import option, option_of
+from dpserve.wording import as_flag
+
+_Answer = TypeVar("_Answer")
+_NONE = "none"
+_OFFICE = "%d.%m.%Y"
+"""The pattern of dates where semicolons stand between columns; dates as 2026-01-31 are read, too."""
+
+_INTRODUCTION = """\
+{}
+Their values are not looked at. Answer from what you know without the records: a
+bound or a list that is read off them would tell of single ones. Enter takes
+what is in brackets, and Ctrl-C writes nothing.
+"""
+
+app = Group("Declare a table in a file, without looking at its values.")
+
+
+class InitOptions(ColumnOptions):
+    """Answers that are known already, and the file to write."""
+
+    id: str | None = option_of(TableRows, "id")
+    n: int | None = option_of(TableFacts, "n")
+    lineage: str | None = option(None, "Your name for these records.", default_text="the file's name")
+    encoding: str | None = option(None, "Of a CSV file.", default_text="one that the first bytes fit")
+    decimal: str | None = option(None, "The sign before a number's fraction, as a comma.", default_text=".")
+    sheet: str | None = option_of(TableRows, "sheet")
+    out: Path | None = option(None, "The new schema: a .toml or a .json file.", default_text="the table's name.toml")
+    yes: bool = option(False, "Ask nothing, and take every proposal.")
+
+
+class _Asker:
+    """Asks in a terminal; without one it takes proposals, if that is asked for, and leaves the rest open."""
+
+    def __init__(self, *, yes: bool) -> None:
+        """yes: whether to take every proposal."""
+        self.asks, self._yes = not yes and sys.stdin.isatty(), yes
+
+    def answer(
+        self, question: str, proposal: str | None, read: Callable[[str], _Answer], usual: str | None = None
+    ) -> _Answer | None:
+        """Return an answer, read; None for none. usual: the answer where nothing is proposed or asked."""
+        if self.asks:
+            proc = partial(_read, read=read)
+            answer: _Answer = typer.prompt(question, default=proposal or usual, value_proc=proc)
+            return answer
+        words = proposal if self._yes and proposal is not None else usual
+        return None if words is None else read(words)
+
+
+def _read(text: str, read: Callable[[str], _Answer]) -> _Answer:
+    """Return a person's answer. Raises what makes the terminal ask again."""
+    try:
+        return read(text.strip())
+    except (TrainingError, ValueError) as error:
+        raise typer.BadParameter(spelled(error, as_flag)) from error
+
+
+@app.command()
+def init(
+    *,
+    data: str = option(
+        ..., "A table: CSV, Parquet, Feather or a spreadsheet; a file, a folder or a URL.", argument=True
+    ),
+    given: InitOptions,
+) -> None:
+    """Ask what is public of a table, and write it into a file for `train`, `plan`, `evaluate` and Python.
+
+    Only the columns' names and storage types are looked at, a CSV file's delimiter and which encoding its first bytes
+    fit. Without a terminal, or with --yes, nothing is asked: what no flag says and nothing proposes is listed.
+    """
+    # Only who reads a table should wait for Arrow.
+    from dpserve.training.inputs.tables import encoding_of, open_table
+
+    stem = re.split(r"[.]", Path(data.rstrip("/")).name)[0] or "table"
+    out = given.out or Path(f"{stem}.toml")
+    if out.exists():  # before anybody answers
+        raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(out))
+    encoding = given.encoding or encoding_of(data)
+    table = open_table(data, encoding, given.sheet)
+    types, asker = dict(zip(table.names, table.types, strict=True)), _Asker(yes=given.yes)
+    if asker.asks:
+        typer.echo(_INTRODUCTION.format(fill(f"{data} has the columns {', '.join(types)}.", 79)))
+    for name in ("label", "unit", "id"):
+        if name in given.model_fields_set and getattr(given, name) not in types:
+            raise WrongOption(name, f"names no column; there are {', '.join(types)}", value=getattr(given, name))
+    label = given.label if "label" in given.model_fields_set else _label(given, types, asker)
+    classes = _classes(given, asker, label or "", types.get(label or "")) if label or given.classes else {}
+    facts = _facts(given, types, asker, label, stem)
+    columns, left_out = _columns(given, types, asker, facts, office=table.delimiter == ";")
+    lacking = ErrorList()
+    lacking.errors = undeclared(
+        dict.fromkeys(types),
+        label="label" if label is None else label,
+        has_classes=bool(classes),
+        declared={*columns, *(name for name in (facts.unit, facts.id) if name)},
+        left_out=left_out,
+    )
+    lacking.attempt(lambda: declared_count(facts.n))
+    lacking.check()
+    facts = facts.replaced(ignore=left_out)
+    content = schema_content(facts, columns, classes, encoding)
+    parse_schema(content, out.name).split(label or "")
+    as_toml = out.suffix.lower() != ".json"
+    text = (
+        schema_toml(content, Path(data).name) if as_toml else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    )
+    with whole_file(out, text.encode()):
+        pass
+    typer.echo(f"Wrote {out}. It is public: the model's certificate has it.")
+    typer.echo(f"Next: dpserve train --data {data} --schema {out} --epsilon 1 --delta 1e-6")
+
+
+def _label(given: InitOptions, types: Mapping[str, str | None], asker: _Asker) -> str | None:
+    """Return the column of classes; None where nothing says it."""
+    left = [name for name in types if name not in (given.unit, given.id, *given.ignore)]
+    return asker.answer("Column of classes, which a model predicts", label_proposed(left), partial(_column, left=left))
+
+
+def _facts(
+    given: InitOptions, types: Mapping[str, str | None], asker: _Asker, label: str | None, stem: str
+) -> TableFacts:
+    """Return what is said of the table beside its columns' types."""
+    left = [name for name in types if name not in (label, given.unit, given.id, *given.ignore)]
+
+    def column_or_none(text: str) -> str | None:
+        return None if text == _NONE and _NONE not in types else _column(text, left)
+
+    asked: dict[str, object] = {"label": label}
+    for name, question, proposed in (
+        ("unit", "Column that names the person behind each record", unit_proposed),
+        ("id", "Column with a key of each record", id_proposed),
+    ):
+        if (value := getattr(given, name)) is None:
+            value = asker.answer(question, proposed(left), column_or_none, _NONE)
+            left = [each for each in left if each != value]
+        asked[name] = value
+    counted = "people" if asked["unit"] else "records"
+    asked["n"] = given.n or asker.answer(f"About how many {counted}, as a number that may be public", None, _count)
+    asked["lineage"] = given.lineage or asker.answer(
+        "Your name for these records: all their models share one budget", None, checked_name, _name_of(stem)
+    )
+    return TableFacts(**{name: value for name, value in asked.items() if value is not None})
+
+
+def _column(text: str, left: Sequence[str]) -> str:
+    if text not in left:
+        raise DataError(f"{text!r} is none of the columns {', '.join(left)}")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.replace(",", "").isdecimal() or int(text.replace(",", "")) < 1:
+        raise DataError(f"{text!r} is no number of records, as 2000")
+    return int(text.replace(",", ""))
+
+
+def _name_of(stem: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.") or "table"
+
+
+def _classes(given: InitOptions, asker: _Asker, label: str, storage: str | None) -> dict[str, str]:
+    """Return the name of each class by its value in the table; none where nothing says them."""
+
+    def read(text: str) -> dict[str, str]:
+        names, values = parse_classes(text)
+        if len(names) < 2:
+            raise DataError("there are at least two classes, as no,yes")
+        return dict(zip(values, names, strict=True))
+
+    if given.classes:
+        return read(given.classes)
+    proposal = "false,true" if storage == "boolean" else None
+    question = f"Classes of {label}: A,B, or VALUE=NAME,VALUE=NAME for codes"
+    return asker.answer(question, proposal, read) or {}
+
+
+def _columns(
+    given: InitOptions, types: Mapping[str, str | None], asker: _Asker, facts: TableFacts, *, office: bool
+) -> tuple[dict[str, ColumnType], tuple[str, ...]]:
+    """Return the columns of features, and those that are left out. office: whether semicolons divide the file."""
+    no_features = {facts.label, facts.unit, facts.id, *given.ignore}
+    left = [name for name in types if name not in no_features]
+    declared = given.described(types)
+    if unknown := [name for name in (*declared, *given.ignore) if name not in types]:
+        raise DataError(f"there is no column {unknown[0]!r}; there are {', '.join(types)}")
+    bounded = [name for name in left if name not in declared and _is_bounded(given, name)]
+    lower, upper = parse_bounds(given.bounds, bounded) if bounded else ((), ())
+    for name, low, high in zip(bounded, lower, upper, strict=True):
+        declared[name] = column_in_words(f"{low!r}:{high!r}", types[name])
+    if asker.asks and set(left) - declared.keys():
+        typer.echo(fill(f"Each other column is {FORMS}.", 79))
+    columns: dict[str, ColumnType] = {}
+    left_out = [*given.ignore]
+    for name in left:
+        words = declared.get(name) or asker.answer(
+            f"  {name}", column_proposed(name, types[name]), _reader(types[name])
+        )
+        if words == IGNORE:
+            left_out.append(name)
+        elif isinstance(words, ColumnType):
+            columns[name] = words
+    return _as_written(columns, given.decimal, asker, office=office), tuple(left_out)
+
+
+def _is_bounded(given: InitOptions, name: str) -> bool:
+    return any(text.startswith(f"{name}=") or "=" not in text for text in given.bounds)
+
+
+def _reader(storage: str | None) -> Callable[[str], ColumnType | str]:
+    return lambda text: IGNORE if text == IGNORE else column_in_words(text, storage)
+
+
+def _as_written(
+    columns: Mapping[str, ColumnType], decimal: str | None, asker: _Asker, *, office: bool
+) -> dict[str, ColumnType]:
+    """Return the columns with the signs and the pattern by which an office's file writes them."""
+    if decimal is None and office and any(isinstance(column, Number) for column in columns.values()):
+        decimal = asker.answer("The sign before a number's fraction", ",", _sign)
+    made = dict(columns)
+    for name, column in columns.items():
+        if isinstance(column, Number) and decimal == ",":
+            made[name] = column.replaced(decimal=",", group=".")
+        if isinstance(column, Date) and not isinstance(column, Datetime) and office:
+            made[name] = column.replaced(pattern=_OFFICE)
+    return made
+
+
+def _sign(text: str) -> str:
+    if text not in (".", ","):
+        raise WrongValue("decimal", "must be a point or a comma", value=text)
+    return text
