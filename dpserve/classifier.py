@@ -33,7 +33,6 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands.console import counting, shares
 from dpserve.commands.options import operating_systems_user, refuse_forgotten, state_folder
@@ -46,7 +45,7 @@ from dpserve.lineages import Lineage
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.owner_warnings import Owner, warn_of_fitted_steps, warn_of_privacy
 from dpserve.parameters import AUTO, Parameters, check_no_weights, lineage_of, takes_missing
-from dpserve.payments import FitCost, charge_model, check_account, errors_in_python, left_rho, opened, purchase, run
+from dpserve.payments import FitCost, charge_model, check_account, errors_in_python, fit_cost, opened, purchase, run
 from dpserve.prices import Price
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
@@ -174,10 +173,9 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
         with errors_in_python():
             request = self._request()
             if request.price is None:
-                return FitCost(0.0, None, None, {})
-            lineage = self._lineage
-            left = left_rho(lineage, purchase(request, lineage, self._described.unit))
-            return FitCost(to_rho(request.price), self.epsilon, self.delta, left)
+                return FitCost(None, None, {}, 0.0, {})
+            planned = purchase(request, self._lineage, self._described.unit)
+            return fit_cost(self._lineage, planned, request.price, self.epsilon, self.delta)
 
     def fit(self, X: Any, y: Any = None, **not_offered: Any) -> Self:
         """Train on private records, charge the lineage, and return the estimator; or take the same fit's model.
@@ -466,7 +464,7 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
             return text
         kind = kind_of(self.certificate_).name
         price = getattr(self.certificate_, "cost", None)
-        paid = "each answer is paid for" if price is None else f"rho = {float(Cost.parse(price).rho):.4g}, paid once"
+        paid = "each answer is paid for" if price is None else "paid once"
         return f"{text}  # fitted: {kind}, {paid}, lineage {self.certificate_.lineage!r}"
 
     def __sklearn_tags__(self) -> Any:

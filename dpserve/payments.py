@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dpserve.accounting import ledger as accounts
@@ -27,15 +27,17 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class FitCost:
-    """The cost of a fit. rho: in zCDP; epsilon, delta: as it was given. left_rho: what the lineage has left for it.
+    """The cost of a fit: epsilon and delta as they were given, and what the blocks that pay have left, in words.
 
-    left_rho: by block, under "" for a lineage without blocks.
+    left: by block, under "" for a lineage without blocks: `epsilon = 2 of 3 at delta = 1e-06`. rho, left_rho: the same
+    as zCDP, for programs.
     """
 
-    rho: float
     epsilon: float | None
     delta: float | None
-    left_rho: Mapping[str, float]
+    left: Mapping[str, str]
+    rho: float = field(repr=False)
+    left_rho: Mapping[str, float] = field(repr=False)
 
     @property
     def is_paid(self) -> bool:
@@ -55,18 +57,29 @@ def purchase(request: Request, lineage: Lineage, unit: str | None) -> accounts.P
     return planned_purchase(request.lineage, unit, price, lineage.budget, blocks)
 
 
-def left_rho(lineage: Lineage, planned: accounts.Purchase) -> dict[str, float]:
-    """Return what the blocks that will pay have left, or will open with, in rho."""
+def fit_cost(
+    lineage: Lineage, planned: accounts.Purchase, price: int, epsilon: float | None, delta: float | None
+) -> FitCost:
+    """Return the cost of a fit, and what the blocks that will pay have left, or will open with. price: in picorho."""
 
-    async def remaining() -> dict[str, int]:
+    async def states() -> dict[str, tuple[Budget, int]]:
         async with opened(lineage) as ledger:
             with suppress(accounts.UnknownLineage):
-                return {account.name: account.remaining for account in await ledger.all_blocks(planned.lineage)}
+                return {one.name: (one.budget, one.spent) for one in await ledger.all_blocks(planned.lineage)}
         return {}
 
-    accounts_left = run(remaining())
-    opening = {block: 0 if budget is None else budget.limit for block, budget in planned.payers.items()}
-    return {block: to_rho(accounts_left.get(block, limit)) for block, limit in opening.items()}
+    found = run(states())
+    opening = {block: (budget, 0) for block, budget in planned.payers.items() if budget is not None}
+    payers = {block: found.get(block, opening.get(block)) for block in planned.payers}
+    words, rho = dict[str, str](), dict[str, float]()
+    for block, state in payers.items():
+        if state is None:
+            words[block], rho[block] = "no budget", 0.0
+            continue
+        budget, spent = state
+        words[block] = f"{budget.shown_in} = {budget.words_of_cost(spent, 0)[1]}"
+        rho[block] = to_rho(max(0, budget.limit - spent))
+    return FitCost(epsilon, delta, words, to_rho(price), rho)
 
 
 def check_account(lineage: Lineage, planned: accounts.Purchase) -> None:

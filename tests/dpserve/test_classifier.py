@@ -124,7 +124,7 @@ def test_a_fitted_model_predicts_and_was_paid_for(declared, spent):
     assert model.score(X, Y) == np.mean(model.predict(X) == Y) > 0.8
     assert model.certificate_.lineage == declared["lineage"]
     assert model.charged_rho_ == spent(declared) > 0
-    assert "class-sums, rho = 0.1" in repr(model)
+    assert "class-sums, paid once" in repr(model)
 
 
 def test_parameters_stay_as_they_were_given(declared):
