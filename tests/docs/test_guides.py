@@ -6,7 +6,7 @@ import pytest
 
 from .walkthrough import DOCS, Walkthrough, matches, steps
 
-OTHERS = ("auditors-guide.md", "configuration.md", "data.md", "auditing.md", "mechanisms.md")
+OTHERS = ("auditors-guide.md", "configuration.md", "data.md", "auditing.md", "mechanisms.md", "from-diffprivlib.md")
 WALKED = {"owners-guide.md", "clients-guide.md", *OTHERS}
 ELSEWHERE = {"index.md"}
 """`dpserve demo`: tests/dpserve/test_cli.py runs it."""
