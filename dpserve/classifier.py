@@ -366,16 +366,18 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
         delta : float
             The delta of `epsilon`, above 0 and below 1.
         report : sequence of str, optional
-            The parts to report, "accuracy" among them: fewer are more precise. All that such a model has by default.
+            The parts to report, "accuracy" among them: fewer are more precise. By default all that such a model has,
+            but "roc" for two classes alone.
         lineage : Lineage or str, optional
             The lineage of the held-out records, where none of them was trained on: it pays, and opens with the budget
             that is stated where it has none. By default the model's, which is right whether they were or not. With
             blocks, those that the records lie in pay, and no others.
 
-        Returns the figures (`accuracy`, `log_loss`, `calibration`, `confusion`, `roc`, `coverage`), each with its
-        standard error and interval; `save` writes them beside the model, as `dpserve evaluate` does. Nothing exact is
-        seen or kept. Raises ValueError for rows that do not fit or lie in another lineage or block, and for a model
-        each of whose answers is paid for; BudgetExhausted where an account does not pay, when nothing was charged.
+        Returns the figures (`accuracy`, `log_loss`, `calibration`, `confusion`, `roc` or `areas`, `coverage`), each
+        with its standard error and interval; `save` writes them beside the model, as `dpserve evaluate` does. Nothing
+        exact is seen or kept. Raises ValueError for rows that do not fit or lie in another lineage or block, and for a
+        model each of whose answers is paid for; BudgetExhausted where an account does not pay, when nothing was
+        charged.
         """
         check_is_fitted(self, "certificate_")
         # Only who evaluates should wait for it.

@@ -27,7 +27,7 @@ from dpserve.training.kinds.registry import all_kinds
 from dpserve.training.planning.answers import AnswerPlan
 from dpserve.training.planning.recommendation import Recommendation
 from dpserve.training.planning.retraining import Schedule
-from dpserve.training.roc import Roc
+from dpserve.training.roc import Areas, Roc
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def everything() -> tuple[Leaving, ...]:
         Leaving("POST /v2/models/NAME/infer, and gRPC", client, (schemas.InferResponse,)),
         Leaving("an export: its certificate", client, certificates, filtered=True),
         Leaving("an export: its file", client, (Exported,)),
-        Leaving("dpserve evaluate: what is published", client, (Evaluation, CalibrationBin, CoverageAt, Roc)),
+        Leaving("dpserve evaluate: what is published", client, (Evaluation, CalibrationBin, CoverageAt, Roc, Areas)),
         Leaving("dpserve plan", stranger, (Plan, AnswerPlan, Recommendation, Schedule)),
         Leaving("dpserve explain", stranger, (AnsweredExplanation,)),
         Leaving(

@@ -4,7 +4,8 @@ Each held-out record is counted in one cell of each table that is reported:
 - accuracy: right or wrong;
 - calibration: between which of `EDGES` the likeliest class's probability lies, and right or wrong;
 - confusion: its class, and the class that the model finds likeliest;
-- roc, of two classes: how likely the second one is to the model, by its class (`dpserve.training.roc`);
+- roc: how likely the second of two classes is to the model, by its class; of more, where that is asked for, how likely
+  each is (`dpserve.training.roc`);
 - coverage: the least coverage whose prediction set holds its class, by class where the sets are
   (`dpserve.training.evaluated_sets`);
 and its log loss, clipped to `largest_loss`, and the sizes of its prediction sets are added to sums. All are released
@@ -16,8 +17,8 @@ loss are a function of that record, of the model and of public numbers, computed
 other records' terms are the same, bit for bit. The vectors before noise therefore differ by exactly that record's term.
 Its parts are, in whole steps of 2^-28: `weights[name]` in one cell of each table, and at most `weights["log-loss"]` for
 the loss, measured from the middle of [0, largest_loss] in units of half that interval, rounded towards zero, and so the
-sizes of sets; of `roc` a column that is at most `weights["roc"]` long (`dpserve.training.roc.term`). The squares of the
-weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
+sizes of sets; of `roc` columns that are together at most `weights["roc"]` long (`dpserve.training.roc.term`). The
+squares of the weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
 (`dpserve.training.inputs.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`:
 mu-GDP.
 
@@ -71,6 +72,7 @@ from dpserve.training.inputs.sums import check_count
 from dpserve.training.intervals import CONFIDENCE, Interval, count_interval, ratio_interval, share_interval
 from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.prediction_sets import By
+from dpserve.training.roc import Areas
 
 EvaluationPart = Literal["accuracy", "log-loss", "calibration", "confusion", "roc", "coverage", "set-size"]
 
@@ -89,7 +91,6 @@ USUAL: tuple[EvaluationPart, ...] = ("accuracy", "log-loss", "calibration", "con
 """The parts that every classifier has."""
 
 _LACKING: dict[EvaluationPart, str] = {
-    "roc": "it is of two classes; of more a record would count once for each class, in one curve of each",
     "coverage": "the model has no prediction sets",
     "set-size": "the model has no prediction sets",
 }
@@ -112,8 +113,12 @@ ASSUMPTIONS = (
 """Assumptions of an evaluation's price."""
 
 
-def possible_parts(classes: int, sets: By | None) -> tuple[EvaluationPart, ...]:
-    """Return the parts that a model has. sets: how its prediction sets count; None where it has none."""
+def usual_parts(classes: int, sets: By | None) -> tuple[EvaluationPart, ...]:
+    """Return the parts that are reported where none are named: of more than two classes no curves.
+
+    A record would count in one of each class, and each has more noise. sets: how the model's prediction sets count;
+    None where it has none.
+    """
     of_sets: tuple[EvaluationPart, ...] = () if sets is None else ("coverage", "set-size")
     return (*USUAL, *(("roc",) if classes == 2 else ()), *of_sets)
 
@@ -163,7 +168,7 @@ class Law:
             raise ValueError("an evaluation always reports accuracy: the other figures take its number of records")
         if self.classes < 2:
             raise ValueError(f"there must be at least 2 classes, not {self.classes}")
-        if lacking := set(self.parts) - set(possible_parts(self.classes, self.sets)):
+        if lacking := set(self.parts) - {"roc", *usual_parts(self.classes, self.sets)}:
             raise ValueError(f"{' and '.join(sorted(lacking))} cannot be reported: " + _LACKING[min(lacking)])
         _ = self.vector
 
@@ -186,7 +191,7 @@ class Law:
             "log-loss": 1,
             "calibration": 2 * bins,
             "confusion": self.classes**2,
-            "roc": roc.SIZE,
+            "roc": roc.curves_of(self.classes) * roc.SIZE,
             "coverage": evaluated_sets.CELLS * (self.classes if self.sets == "class" else 1),
             "set-size": len(evaluated_sets.LEVELS),
         }
@@ -363,7 +368,18 @@ class Evaluation(Disclosed, BaseModel):
     @cached_property
     def roc(self) -> roc.Roc | None:
         """The ROC curve and the area below it, of two classes."""
-        return roc.curve(self.counts("roc"), self.noise("roc")) if "roc" in self.parts else None
+        if "roc" not in self.parts or len(self.classes) > 2:
+            return None
+        return roc.curve(self.counts("roc"), self.noise("roc"))
+
+    @cached_property
+    def areas(self) -> Areas | None:
+        """The areas below the ROC curves of each class against the rest, of more than two classes."""
+        if "roc" not in self.parts or len(self.classes) == 2:
+            return None
+        weight = self.law.weights["roc"]
+        longer = weight / roc.weight_of_curve(weight, len(self.classes))
+        return roc.areas(self.counts("roc") * longer, self.noise("roc") * longer)
 
     @property
     def coverage(self) -> tuple[CoverageAt, ...]:
@@ -385,6 +401,8 @@ class Evaluation(Disclosed, BaseModel):
         """Return all figures, ready for JSON."""
         loss, curve = self.log_loss, self.roc
         beside: dict[str, object] = {} if curve is None else {"roc": curve.model_dump(mode="json")}
+        if self.areas is not None:
+            beside["areas"] = self.areas.model_dump(mode="json")
         if at := self.coverage:
             beside["coverage"] = [coverage.model_dump(mode="json") for coverage in at]
         return {
@@ -421,7 +439,7 @@ def evaluate(
     certificate = model.certificate
     sets, classes = certificate.prediction_sets, len(certificate.classes)
     by = None if sets is None else sets.by
-    asked = possible_parts(classes, by) if parts is None else parts
+    asked = usual_parts(classes, by) if parts is None else parts
     law = Law(mu_for(whole), classes, tuple(part for part in SHARES if part in asked), by)
     least = None if sets is None else np.array([sets.least(level, classes) for level in evaluated_sets.LEVELS])
     check_count(len(y))

@@ -1,14 +1,16 @@
-"""The ROC curve of a model of two classes from noisy counts, and the area below it.
+"""The ROC curve of a class against the rest from noisy counts, and the area below it.
 
-How sure the model is of the second class is rounded to CELLS cells of log-odds. A record is counted in a cell of its
-class, by the prefix sums of `dpserve.mechanisms.prefix_sums`: true and false positives are such sums. For one threshold
-the intervals of its shares hold with CONFIDENCE, exactly (Fieller 1954). (Sun and others 2022, DPAUC, arXiv 2208.12294,
-have noise on each count of positives and negatives at every threshold; here it is drawn once for all of them.)
+How sure the model is of the class is rounded to CELLS cells of log-odds. A record is counted in a cell, among those of
+the class or the others, by the prefix sums of `dpserve.mechanisms.prefix_sums`: true and false positives are such sums.
+For one threshold the intervals of its shares hold with CONFIDENCE, exactly (Fieller 1954). (Sun and others 2022, DPAUC,
+arXiv 2208.12294, have noise on each count of positives and negatives at every threshold; here it is drawn once for all
+of them.)
 """
 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from statistics import fmean
 from typing import Annotated
 
 import numpy as np
@@ -24,22 +26,22 @@ from dpserve.training.pay_once.scores import EDGES, cells_of
 
 _TOGETHER = 5
 CELLS = math.ceil(FINE_CELLS / _TOGETHER)
-"""Cells of the second class's probability, falling: log-odds from 10 to -10 in steps of 5/16."""
+"""Cells of the class's probability, falling: log-odds from 10 to -10 in steps of 5/16."""
 
 SIZE = 2 * CELLS
-"""Numbers that are released: prefix sums of each class."""
+"""Numbers that are released for a curve: prefix sums of the rest, and of the class."""
 
 
 class RocPoint(Disclosed, BaseModel):
-    """A point of the curve: whoever is as likely as `threshold` or likelier counts as of the second class."""
+    """A point of the curve: whoever is as likely as `threshold` or likelier counts as of the class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     threshold: Annotated[float, Released("evaluation")]
     false_positives: Annotated[Interval, Released("evaluation")]
-    """The share of the first class that is counted as the second."""
+    """The share of the rest that is counted as the class."""
     true_positives: Annotated[Interval, Released("evaluation")]
-    """The share of the second class that is."""
+    """The share of the class that is."""
 
 
 class Roc(Disclosed, BaseModel):
@@ -51,40 +53,74 @@ class Roc(Disclosed, BaseModel):
     points: Annotated[tuple[RocPoint, ...], Released("evaluation")]
 
 
+class Areas(Disclosed, BaseModel):
+    """The areas below the curves of each class against the rest, and their mean: all of them hold together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by_class: Annotated[tuple[Interval, ...], Released("evaluation")]
+    mean: Annotated[Interval, Released("evaluation")]
+
+
+def curves_of(classes: int) -> int:
+    """Return how many curves there are: of two classes that of the second, of more one of each."""
+    return 1 if classes == 2 else classes
+
+
+def weight_of_curve(weight: int, classes: int) -> int:
+    """Return the most length of a record's term in each curve, so that it is at most `weight` in all of them."""
+    return math.isqrt(weight**2 // curves_of(classes))
+
+
 def norm_up() -> Fraction:
     """Return the L2 norm of a record's own numbers before they are scaled, or slightly more, in whole records."""
     return grid.square_root(sum(coefficient * coefficient for coefficient in coefficients(CELLS))) / WHOLE
 
 
 def term(probabilities: Floats, label: int, weight: int) -> Integers:
-    """Return the numbers of a record, (SIZE,), whole, at most `weight` long in L2.
+    """Return the numbers of a record, (curves * SIZE,), whole, at most `weight` long in L2.
 
-    Its column of M (`PrefixSums`), divided by the longest one's length and rounded down: no entry is below 0, and the
-    column of a later cell has fewer of the same entries.
+    In each curve its column of M (`PrefixSums`), divided by the longest one's length and rounded down: no entry is
+    below 0, and the column of a later cell has fewer of the same entries. So each of K curves has at most the length
+    `weight_of_curve`, whose square is at most weight^2 / K, and they have other coordinates.
     """
-    numbers = np.zeros((2, CELLS), dtype=np.int64)
-    probability = np.nan_to_num(probabilities[1:2], nan=0.0)
-    cell = int(cells_of(probability)[0]) // _TOGETHER
-    scaled = Fraction(weight) / (norm_up() * WHOLE)
-    numbers[label, cell:] = [math.floor(coefficient * scaled) for coefficient in coefficients(CELLS)[: CELLS - cell]]
+    curves = curves_of(len(probabilities))
+    numbers = np.zeros((curves, 2, CELLS), dtype=np.int64)
+    cells = cells_of(np.nan_to_num(probabilities[-curves:], nan=0.0)) // _TOGETHER
+    scaled = Fraction(weight_of_curve(weight, len(probabilities))) / (norm_up() * WHOLE)
+    column = [math.floor(coefficient * scaled) for coefficient in coefficients(CELLS)]
+    for place, cell in enumerate(map(int, cells)):
+        is_of_class = label == len(probabilities) - curves + place
+        numbers[place, int(is_of_class), cell:] = column[: CELLS - cell]
     return numbers.ravel()
 
 
-def curve(counts: Floats, noise: float) -> Roc:
+def areas(counts: Floats, noise: float) -> Areas:
+    """Return the areas of several curves from noisy numbers (curves * SIZE,), as `curve` takes those of one.
+
+    Each fails with an equal part of 1 - CONFIDENCE, so that all hold together, and with them their mean.
+    """
+    parts = counts.reshape(-1, SIZE)
+    found = tuple(curve(part, noise, (1 - CONFIDENCE) / len(parts)).area for part in parts)
+    ends = {name: fmean(getattr(area, name) for area in found) for name in Interval.model_fields}
+    return Areas(by_class=found, mean=Interval(**ends))
+
+
+def curve(counts: Floats, noise: float, error: float = 1 - CONFIDENCE) -> Roc:
     """Return the curve from noisy numbers (SIZE,) in units of a whole `term`, each with noise of this deviation.
 
     The area. Let f and t be the shares of false and true positives from the first threshold to the last, rising from 0
     to 1, and f^, t^ what is estimated, made rising by a running maximum and drawn to [0, 1]: that takes neither further
     from f or t than the furthest point was. The area is sum (t_j + t_(j-1))/2 (f_j - f_(j-1)), linear in each. If all
     of f^ are within d of f, and of t^ within e of t, the areas differ by at most e V(f^) + d V(t) = d + e, V being the
-    total variation: summation by parts. The d and e of all points hold together except with probability 1 - CONFIDENCE,
-    shared among the points' intervals (Bonferroni).
+    total variation: summation by parts. The d and e of all points hold together except with probability `error`, shared
+    among the points' intervals (Bonferroni).
     """
     # A step of 2^-28 of rounding for a record is far below the noise.
     numbers = counts.reshape(2, CELLS) * float(norm_up())
     deviation, inverse = noise * float(norm_up()), inverse_coefficients(CELLS)
     sums = np.array([np.convolve(counts, inverse)[:CELLS] for counts in numbers])
-    shared = (1 - CONFIDENCE) / (2 * (CELLS - 1))
+    shared = error / (2 * (CELLS - 1))
     intervals = [[_share(row, cell, deviation, inverse, 1 - CONFIDENCE) for cell in range(CELLS - 1)] for row in sums]
     wide = [[_share(row, cell, deviation, inverse, shared) for cell in range(CELLS - 1)] for row in sums]
     points = tuple(

@@ -234,7 +234,7 @@ class Reported(Options):
     report: str | None = option(
         None,
         f"Which figures, accuracy among them, of {', '.join(SHARES)}: fewer are more precise.",
-        default_text="all that such a model has",
+        default_text="all that such a model has, but roc for two classes alone",
     )
     out: Path | None = option(None, "The file to write.", default_text=f"{EVALUATION_FILE} in the bundle")
     plot: Path | None = option(None, "Draw calibration, ROC and prediction sets into FILE.png, as far as reported.")
@@ -257,11 +257,12 @@ def evaluate(
     choice, opening = blocks_of(held_out), budget_text(held_out.lineage_epsilon, held_out.lineage_delta)
     named = None if reported.report is None else [part.strip() for part in reported.report.split(",") if part.strip()]
     whole, parts = needed_price(price.whole), parts_named(named)
-    if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
-        raise WrongOption("plot", "draws calibration, ROC and coverage, and none of these is reported")
     loaded = load_model(bundle)
     asked = evaluable(loaded.certificate, pay_once(loaded))
     certificate = asked.certificate
+    drawn = {"calibration", "coverage", *(["roc"] if len(certificate.classes) == 2 else [])}
+    if reported.plot is not None and parts is not None and not drawn & set(parts):
+        raise WrongOption("plot", "draws calibration, ROC of two classes and coverage, and none of these is reported")
     payer = Payer.chosen(certificate, held_out.lineage, choice, opening)
     charged: list[str] = []
     paying: list[Law] = []
@@ -348,6 +349,10 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         _add(table, f"right, of answers from {bin_.lower:g} to {bin_.upper:g} sure", bin_.right, ".3f")
     if (curve := evaluation.roc) is not None:
         _add(table, f"area below the ROC curve of {evaluation.classes[1]}", curve.area, ".4f")
+    if evaluation.areas is not None:
+        _add(table, "area below the ROC curves, mean of classes", evaluation.areas.mean, ".4f")
+        for name, area in zip(evaluation.classes, evaluation.areas.by_class, strict=True):
+            _add(table, f"area of {name} against the rest", area, ".4f")
     for at in evaluation.coverage:
         _add(table, f"in prediction sets of coverage {at.asked:g}", at.reached, ".4f")
         if at.size is not None:
