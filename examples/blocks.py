@@ -17,7 +17,7 @@ MONTHS = ["2026-01", "2026-02", "2026-03"]
 
 def sales(month: str) -> pandas.DataFrame:
     """Return a month's made sales: number, day, price, shop, returned."""
-    draw, made = random.Random(month), []
+    draw, made = random.Random(month), []  # noqa: S311
     for number in range(1000):
         price, shop = draw.uniform(1, 200), draw.choice(["web", "street"])
         returned = draw.random() < 0.1 + 0.4 * (shop == "web") + price / 500

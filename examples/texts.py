@@ -20,7 +20,7 @@ OPENINGS = ["hello,", "good morning,", "hi, a question:"]
 
 def messages(count: int) -> pandas.DataFrame:
     """Return made messages: text, hour, topic."""
-    draw, topics = random.Random(2), list(PARTS)
+    draw, topics = random.Random(2), list(PARTS)  # noqa: S311
     made = [(draw.choice(OPENINGS), draw.choice(topics), draw.randint(0, 23)) for _ in range(count)]
     texts = [f"{opening} {' and '.join(draw.sample(PARTS[topic], 2))}" for opening, topic, _ in made]
     return pandas.DataFrame(

@@ -15,7 +15,7 @@ from dpserve import Levels, Lineage, Number, PrivateClassifier, Schema
 
 def visits(people: int) -> pandas.DataFrame:
     """Return made visits: person, age, ward, stays."""
-    draw, made = random.Random(3), []
+    draw, made = random.Random(3), []  # noqa: S311
     for person in range(people):
         age = draw.randint(18, 95)
         for _ in range(draw.randint(1, 12)):

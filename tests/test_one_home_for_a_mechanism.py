@@ -24,7 +24,6 @@ SAID = {
     ("audit/sampler.py", "gaussian"),  # a noise table
     ("audit/sampler.py", "laplace"),
     ("dpserve/commands/explaining.py", "laplace"),  # a loss
-    ("dpserve/commands/metered_demonstration.py", "published"),  # what it demonstrates
     ("dpserve/commands/metered_demonstration.py", "selected-neuron"),
     ("dpserve/commands/options.py", "gaussian"),  # a kind of account
     ("dpserve/commands/retraining.py", "label"),  # a column
