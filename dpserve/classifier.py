@@ -233,7 +233,7 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
         undeclared = wrong.attempt(lambda: columns_undeclared(self._described, X, y, block))
         wrong.errors += undeclared or []
         request = wrong.attempt(self._request)
-        if undeclared:
+        if undeclared and (isinstance(X, str | Path) or names_of(X) is not None):
             wrong.errors.append(shortest_way(str(X) if isinstance(X, str | Path) else "FILE"))
         wrong.check()
         assert request is not None

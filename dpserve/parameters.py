@@ -119,7 +119,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         """The lineage as a value. Raises WrongOption."""
         given = self.lineage if self.lineage is not None else facts_of(self._described.columns).lineage
         if given is None:
-            remedy = f"Lineage(NAME, epsilon=E, delta=D), {NEEDED_LINEAGE}, E at D"
+            remedy = f"Lineage(NAME, epsilon=E, delta=D), {NEEDED_LINEAGE}"
             raise WrongOption("lineage", "is needed", remedy=remedy)
         return lineage_of(given)
 

@@ -142,7 +142,9 @@ def init(
     )
     with whole_file(out, text.encode()):
         pass
-    typer.echo(f"Wrote {out}. It is public: the model's certificate has it.")
+    typer.echo(f"Wrote {out}. It is public: the model's certificate has its columns and classes.")
+    if encoding is not None or any(types.values()):
+        typer.echo("Check its types and its encoding: they are those of the file, which one record can change.")
     typer.echo(f"Next: dpserve train --data {data} --schema {out} --epsilon 1 --delta 1e-6")
 
 

@@ -13,8 +13,8 @@ from dpserve.training.inputs.schema import TableFacts
 
 _HEAD = """\
 # What is public of {table}: a Table Schema (https://datapackage.org/standard/table-schema/).
-# It goes into the model's certificate. Declare what you know without the records:
-# a bound, a level or a class that is read off them tells of a single one.
+# Columns and classes go into the model's certificate. Declare what you know without
+# the records: a bound, a level or a class that is read off them tells of a single one.
 """
 _FACTS = {
     "label": "the column of classes",
