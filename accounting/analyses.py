@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 
+import numpy as np
+
 from dpserve.accounting import conversions, domains
-from dpserve.accounting.compositions import numerical_curve, renyi_curve, total_mu
+from dpserve.accounting.compositions import numerical_curve, renyi_curve, replacement_delta, total_mu
 from dpserve.accounting.crossings import crossing
 from dpserve.accounting.losses import (
     BoundedRangeLoss,
@@ -22,6 +24,7 @@ from dpserve.accounting.losses import (
     Cost,
     GaussianLoss,
     PrivacyLoss,
+    ReplacementGaussianLoss,
     SubsampledGaussianLoss,
     composition_of,
     without_coins,
@@ -161,7 +164,7 @@ def zcdp(losses: Composition, delta: float) -> Analysis:
     rho = math.nextafter(float(total), math.inf) if total else 0.0
     if rho > conversions.LARGEST_RHO:
         return Analysis("zcdp", None, f"rho is above {conversions.LARGEST_RHO:g}", adaptive=True)
-    sampled = any(isinstance(loss, SubsampledGaussianLoss) for loss in losses)
+    sampled = any(isinstance(loss, SubsampledGaussianLoss | ReplacementGaussianLoss) for loss in losses)
     note = "; ignores the sampling" if sampled else ""
     return Analysis("zcdp", conversions.zcdp_epsilon(rho, delta), f"rho = {rho:.6g}{note}", adaptive=True)
 
@@ -176,7 +179,8 @@ def rdp(losses: Composition, delta: float) -> Analysis:
     if not losses:
         return Analysis("rdp", 0.0, "nothing was released", adaptive=False)
     epsilon, order = conversions.rdp_epsilon(*renyi_curve(losses, delta), delta)
-    return Analysis("rdp", epsilon, f"best order {order:.4g}", adaptive=False)
+    note = "; ignores the sampling" if any(isinstance(loss, ReplacementGaussianLoss) for loss in losses) else ""
+    return Analysis("rdp", epsilon, f"best order {order:.4g}{note}", adaptive=False)
 
 
 @_coins_first
@@ -231,6 +235,13 @@ def _one_release(loss: PrivacyLoss, share: float | None) -> float:
             return 0.0
         unsampled = conversions.gaussian_epsilon(1 / loss.noise_multiplier * _ROUND_UP, share / loss.sampling_rate)
         return amplified_epsilon(unsampled, loss.sampling_rate)
+    if isinstance(loss, ReplacementGaussianLoss):
+
+        def excess(epsilon: float) -> float:
+            return float(replacement_delta(loss, np.array([epsilon]))[0]) - share
+
+        largest = conversions.gaussian_epsilon(2 * loss.batch / loss.noise_multiplier * _ROUND_UP, share)
+        return 0.0 if excess(0.0) <= 0 else crossing(excess, largest, 0.0, tolerance=1e-9).met * _ROUND_UP
     raise TypeError(f"no curve of one release is known for a {loss.kind} loss")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dpserve.accounting import conversions, domains
@@ -19,6 +20,7 @@ from dpserve.accounting.losses import (
     LaplaceLoss,
     PrivacyLoss,
     PureLoss,
+    ReplacementGaussianLoss,
     SubsampledGaussianLoss,
 )
 from dpserve.accounting.remembered import remembered
@@ -42,8 +44,11 @@ def renyi_divergence(loss: PrivacyLoss, orders: NDArray[np.float64]) -> NDArray[
 
     Gaussian: alpha mu^2/2. Laplace: ln(alpha/(2 alpha - 1) e^((alpha-1) epsilon) + (alpha-1)/(2 alpha - 1)
     e^(-alpha epsilon))/(alpha - 1) (Mironov 2017, Table II). Bounded range: the less of alpha epsilon^2/8 and
-    epsilon. Sampled Gaussian: `dp_accounting`, and never more than the Gaussian that is not sampled.
+    epsilon. Sampled Gaussian: `dp_accounting`, and never more than the Gaussian that is not sampled. With replacement:
+    as if every draw were of the one record.
     """
+    if isinstance(loss, ReplacementGaussianLoss):
+        return orders * float(loss.rho) * _ROUND_UP
     if isinstance(loss, GaussianLoss):
         return orders * (loss.mu**2 / 2) * _ROUND_UP
     if isinstance(loss, LaplaceLoss):
@@ -173,6 +178,8 @@ def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyL
                 sampling_prob=loss.sampling_rate,
                 value_discretization_interval=interval,
             )
+        elif isinstance(loss, ReplacementGaussianLoss):
+            one = _replacement_pld(loss, interval)
         elif isinstance(loss, GaussianLoss):
             continue
         else:
@@ -204,10 +211,59 @@ def _bounded_range_pld(epsilon: float, interval: float) -> "PrivacyLossDistribut
     return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
 
 
+def replacement_delta(loss: ReplacementGaussianLoss, at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the delta at `at` (k,), all at least 0, of a step that draws its batch with replacement, rounded up.
+
+    Of n records, B draws: the one that differs is drawn K times, K ~ Binomial(B, 1/n), and by others than it with
+    probability 1 - q = (1 - 1/n)^B. Given K = k and the other draws, the noisy sums are Gaussians at most 2 k / sigma
+    apart. Balle, Barthe and Gaboardi 2018, Theorem 10: at ln(1 + q (e^epsilon - 1)) delta is at most the sum over
+    k >= 1 of P(K = k) delta_k(epsilon), delta_k being that of Gaussian noise for k replaced records.
+    """
+    batch, share = int(loss.batch), 1 / loss.records
+    counts = np.arange(1, batch + 1)
+    chances = scipy.stats.binom.pmf(counts, batch, share)
+    counts, chances = counts[chances > 0], chances[chances > 0]
+    sampled = -math.expm1(batch * math.log1p(-share)) if share < 1 else 1.0
+    # Rounded down; beyond 30 the 1 in the logarithm is less than the error that is allowed for.
+    epsilons = np.log1p(np.expm1(np.minimum(at, 30.0)) / (sampled * _ROUND_UP)) + np.maximum(at - 30.0, 0.0)
+    epsilons = np.maximum(epsilons - 2.0**-36, 0.0)
+    total = np.zeros_like(at)
+    for count, chance in zip(counts, chances, strict=True):
+        mu = 2 * count / loss.noise_multiplier
+        above = scipy.special.log_ndtr(mu / 2 - epsilons / mu)
+        below = epsilons + scipy.special.log_ndtr(-mu / 2 - epsilons / mu)
+        # The difference of two numbers that may be near: its error is that of the larger.
+        total += chance * np.exp(above) * (-np.expm1(np.minimum(below - above, 0)) + 2.0**-44)
+    return np.minimum(total * (1 + 2.0**-30), 1.0)
+
+
+def _replacement_pld(loss: ReplacementGaussianLoss, interval: float) -> "PrivacyLossDistribution":
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    furthest = 1
+    while replacement_delta(loss, np.array([furthest * interval]))[0] > _LEAST_FFT_DELTA**1.5 and furthest < 2**16:
+        furthest *= 2
+    at = np.asarray(np.arange(furthest + 1) * interval, dtype=np.float64)
+    above = replacement_delta(loss, at)
+    # Replacing is symmetric: delta(-e) = 1 - e^-e + e^-e delta(e).
+    below = -np.expm1(-at) + np.exp(-at) * above
+    grid = np.arange(-furthest, furthest + 1)
+    deltas = np.asarray(np.concatenate([below[:0:-1], above]), dtype=np.float64)
+    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
+
+
 def total_mu(losses: Composition) -> float:
     """Return mu of the Gaussian losses together, rounded up."""
     square = sum(2 * loss.rho * count for loss, count in losses.items() if isinstance(loss, GaussianLoss))
     return math.nextafter(math.sqrt(math.nextafter(float(square), math.inf)), math.inf) if square else 0.0
+
+
+def _like(loss: PrivacyLoss) -> PrivacyLoss:
+    """Return a loss that spreads about as far, for the width of a grid: Poisson sampling for draws with replacement."""
+    if not isinstance(loss, ReplacementGaussianLoss):
+        return loss
+    return SubsampledGaussianLoss(loss.noise_multiplier / 2, min(loss.batch / loss.records, 1.0))
 
 
 def _spread(loss: PrivacyLoss) -> float:
@@ -215,6 +271,8 @@ def _spread(loss: PrivacyLoss) -> float:
     if isinstance(loss, SubsampledGaussianLoss):
         square = math.expm1(min(loss.noise_multiplier**-2, 100.0))
         return min(1 / loss.noise_multiplier, loss.sampling_rate * math.sqrt(square))
+    if isinstance(loss, ReplacementGaussianLoss):
+        return _spread(_like(loss))
     return math.sqrt(2 * float(loss.rho))
 
 
@@ -225,6 +283,7 @@ def _discretisation(losses: Composition, delta: float) -> tuple[float | None, fl
     of it: Renyi DP is as close then, and takes no time.
     """
     strict = min(delta, 1e-15)
+    losses = Composition({_like(loss): count for loss, count in losses.items()})
     width = 3 * conversions.rdp_epsilon(*renyi_curve(losses, strict), strict)[0] if losses else 0.0
     repeated = [_spread(loss) for loss in losses if not isinstance(loss, GaussianLoss)]
     narrowest = min([*repeated, total_mu(losses) or math.inf])

@@ -33,6 +33,7 @@ from dpserve.accounting.losses import (
     LaplaceLoss,
     PrivacyLoss,
     PureLoss,
+    ReplacementGaussianLoss,
     SubsampledGaussianLoss,
     without_coins,
 )
@@ -163,7 +164,8 @@ def parse_release(text: str) -> Cost:
 
     `gaussian:S` and `laplace:B`, noise S or B times the sensitivity (mu = 1/S, epsilon = 1/B, rounded up);
     `exponential:EPSILON`; `pure:EPSILON`, any pure mechanism; `sgm:S:Q`, a step of DP-SGD with noise multiplier S and
-    sampling rate Q; `approximate-gaussian:S:DELTA`, Gaussian except with probability DELTA. Raises ValueError for
+    sampling rate Q; `sgm-replacement:S:BATCH:RECORDS`, one whose batch is drawn with replacement;
+    `approximate-gaussian:S:DELTA`, Gaussian except with probability DELTA. Raises ValueError for
     anything else.
     """
     losses: list[PrivacyLoss] = []
@@ -180,12 +182,15 @@ def parse_release(text: str) -> Cost:
                 losses.append(PureLoss(_number("pure", epsilon)))
             case "sgm", [noise, rate]:
                 losses.append(SubsampledGaussianLoss(_number("sgm", noise), _number("sgm", rate)))
+            case "sgm-replacement", [noise, batch, records]:
+                losses.append(ReplacementGaussianLoss(*(_number(kind, text) for text in (noise, batch, records))))
             case "approximate-gaussian", [noise, coin]:
                 losses.append(ApproximateGaussianLoss(_inverse_up(kind, noise), _number(kind, coin)))
             case _:
                 raise ValueError(
                     "a release is written gaussian:NOISE_MULTIPLIER, laplace:SCALE, exponential:EPSILON, pure:EPSILON, "
-                    f"sgm:NOISE_MULTIPLIER:SAMPLING_RATE or approximate-gaussian:NOISE_MULTIPLIER:DELTA, not {part!r}"
+                    "sgm:NOISE_MULTIPLIER:SAMPLING_RATE, sgm-replacement:NOISE_MULTIPLIER:BATCH:RECORDS or "
+                    f"approximate-gaussian:NOISE_MULTIPLIER:DELTA, not {part!r}"
                 )
     return Cost(tuple(losses))
 

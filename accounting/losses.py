@@ -151,6 +151,34 @@ class SubsampledGaussianLoss(PrivacyLoss):
         return 1 / (2 * Fraction(self.noise_multiplier) ** 2)
 
 
+@dataclass(frozen=True)
+class ReplacementGaussianLoss(PrivacyLoss):
+    """One step of perturbed SGD: `batch` draws with replacement from `records`, noise of so many clipping norms.
+
+    To compare with Poisson sampling; nothing here draws so, and no account takes it. Neighbouring data sets have the
+    same number of records and differ in one of them. A draw of it moves the sum of clipped gradients by at most 2.
+
+    rho = 2 batch^2 / sigma^2: if every draw were of it, the sum would move by 2 batch. zCDP cannot see the sampling;
+    `dpserve.accounting.compositions.replacement_delta` can.
+    """
+
+    kind: ClassVar[str] = "sgm-replacement"
+    noise_multiplier: float
+    batch: float
+    records: float
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of records that are not whole."""
+        super().__post_init__()
+        if not (self.batch.is_integer() and self.records.is_integer()):
+            raise ValueError(f"a batch and records are whole numbers, not {self.batch:g} and {self.records:g}")
+
+    @property
+    def rho(self) -> Fraction:
+        """2 batch^2 / sigma^2."""
+        return 2 * Fraction(self.batch) ** 2 / Fraction(self.noise_multiplier) ** 2
+
+
 LARGEST_PURE_EPSILON = 10
 """The largest proven price of a release in pure epsilon: up to it `dpserve.accounting.sampling_error` holds."""
 

@@ -44,8 +44,9 @@ class ReleasesByHand(Options):
     release: list[str] | None = option(
         None,
         "What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), exponential:EPSILON, "
-        "pure:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release are joined "
-        "by commas. Repeatable.",
+        "pure:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD), sgm-replacement:NOISE_MULTIPLIER:BATCH:"
+        "RECORDS (a step whose batch is drawn with replacement); several losses of one release are joined by commas. "
+        "Repeatable.",
     )
     times: list[int] | None = option(None, "How often: once for every --release, in their order.")
     delta: float | None = option(None, "The delta of the analyses, as 1e-6.")

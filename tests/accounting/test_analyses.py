@@ -1,8 +1,11 @@
+import itertools
 import math
+from collections import Counter
 
 import dp_accounting
 import numpy as np
 import pytest
+import scipy
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
@@ -18,6 +21,7 @@ from dpserve.accounting.losses import (
     LaplaceLoss,
     PrivacyLoss,
     PureLoss,
+    ReplacementGaussianLoss,
     SubsampledGaussianLoss,
     composition_of,
 )
@@ -223,3 +227,42 @@ def test_where_the_coins_take_all_of_delta_no_epsilon_is_given() -> None:
     with pytest.raises(ValueError, match="no epsilon can be given at delta = 1e-10: the coins of the releases take"):
         analyses.side_by_side(many, 1e-10)
     assert analyses.delta_at(analyses.exact, composition_of(many), 50.0) >= 1000 * 2.0**-40
+
+
+def noisy_sums(noise, batch, others, own):
+    """The means of a step's noisy sum over all draws, equally likely, for gradients of one coordinate."""
+    gradients = [*others, own]
+    means = [sum(gradients[place] for place in draw) for draw in itertools.product(range(len(gradients)), repeat=batch)]
+    return np.array(means, dtype=float) / noise
+
+
+@pytest.mark.parametrize(("noise", "batch"), [(1.0, 1), (1.0, 2), (0.7, 3), (2.0, 3)])
+@pytest.mark.parametrize("others", [(1.0, 1.0), (-1.0, 0.5), (0.0, 0.0)])
+def test_draws_with_replacement_tell_no_more_than_their_curve(noise, batch, others):
+    """Of three records one is replaced, and the hockey-stick divergence of the two exact mixtures is integrated."""
+    loss = ReplacementGaussianLoss(noise, batch, 3)
+    grid = np.linspace(-12 / noise - 8, 12 / noise + 8, 40_001)
+    one, other = (
+        scipy.stats.norm.pdf(grid[:, None], noisy_sums(noise, batch, others, own)).mean(axis=1) for own in (1.0, -1.0)
+    )
+    for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
+        bound = compositions.replacement_delta(loss, np.array([epsilon]))[0]
+        for first, second in ((one, other), (other, one)):
+            exact = np.maximum(first - np.exp(epsilon) * second, 0).sum() * (grid[1] - grid[0])
+            assert exact <= bound + 1e-7  # of the integration
+
+
+def test_one_draw_of_one_record_is_gaussian_noise_for_a_replaced_one():
+    at = np.array([0.0, 0.3, 1.0, 2.0])
+    found = compositions.replacement_delta(ReplacementGaussianLoss(3.0, 1, 1), at)
+    assert found == pytest.approx([gaussian_delta(2 / 3, epsilon) for epsilon in at], rel=1e-6)
+
+
+def test_draws_with_replacement_compose_to_no_less_than_one_of_their_steps_and_near_poisson_sampling():
+    replacement = Counter({ReplacementGaussianLoss(8.0, 100, 10_000): 1000})
+    alike = Counter({SubsampledGaussianLoss(4.0, 0.01): 1000})
+    one = analyses.exact(Counter({ReplacementGaussianLoss(8.0, 100, 10_000): 1}), 1e-6).epsilon
+    together = analyses.exact(replacement, 1e-6).epsilon
+    assert one < together
+    assert analyses.exact(alike, 1e-6).epsilon < together < 1.3 * analyses.exact(alike, 1e-6).epsilon
+    assert analyses.basic(replacement, 1e-6).epsilon > together
