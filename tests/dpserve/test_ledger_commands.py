@@ -157,7 +157,7 @@ def test_a_rehearsal_says_so_everywhere(run, bundle, spent):
 
 
 def test_no_figure_is_cut_whoever_reads_it(run, spent):
-    plan = ("plan", "--n", 900, "--classes", 10, "--queries", 100, "--epsilon", 3, "--delta", "1e-6")
+    plan = ("plan", "--n", 900, "--classes", 10, "--queries", 100, "--epsilon", 3, "--delta", "1e-6", "--all")
     price = json.loads(run(*plan, "--json").stdout)["answers"]["options"][0]["price"]
     del run.environment["COLUMNS"]
     assert " 0.002 │ 0.998 │ 1  │ rho │" in run("lineage", "list").stdout
