@@ -44,6 +44,7 @@ from dpserve.training.planning.options import kind_of_option, option_named
 from dpserve.training.planning.recommendation import LEAST_SIGNAL, Recommendation, recommend
 from dpserve.wording import flags_of
 
+_OPTION_WIDTH = 18
 _OVERHEAD = 1.02
 """More noise on the grid than so many times what was planned is said."""
 
@@ -387,10 +388,11 @@ def _print_options(console: Console, shown: Comparison) -> None:
         highlight=False,
     )
     if found.estimates:
-        table = folding("option", "paid for", "accuracy", "log loss", "intervals", "undecided", "set at 0.9")
+        table = folding("option", "accuracy", "log loss", "interval", "undecided", "set at 0.9")
+        table.columns[0].min_width = _OPTION_WIDTH
         for estimate in sorted(found.estimates, key=_log_loss):
             option = option_named(estimate.option)
-            table.add_row(option.title, option.pays, *_figures(estimate))
+            table.add_row(option.title, *_figures(estimate))
         console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
@@ -412,10 +414,12 @@ def _figures(estimate: Estimate) -> Sequence[str]:
     That is accuracy, log loss, intervals, the share of undecided answers, and the size of prediction sets.
     """
     if estimate.mean is None:
-        return "unavailable", "", "", "", ""
-    spread = "" if estimate.spread is None else f" ± {estimate.spread:.3f}"
-    loss_words = "" if estimate.log_loss is None else f"{estimate.log_loss:.3f}"
-    width = "none" if estimate.interval is None else f"{estimate.interval:.2f} wide"
-    share = "not known" if estimate.undecided is None else f"{estimate.undecided:.0%}"
-    size_words = "not known" if estimate.set_size is None else f"{estimate.set_size:.2f}"
-    return f"{estimate.mean:.3f}{spread}", loss_words, width, share, size_words
+        return "-", "-", "-", "-", "-"
+    spread = "" if estimate.spread is None else f" ± {estimate.spread:.2f}"
+    rest = (
+        (estimate.log_loss, ".3f"),
+        (estimate.interval, ".2f"),
+        (estimate.undecided, ".0%"),
+        (estimate.set_size, ".2f"),
+    )
+    return (f"{estimate.mean:.3f}{spread}", *("-" if value is None else format(value, form) for value, form in rest))

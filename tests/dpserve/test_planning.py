@@ -195,6 +195,8 @@ def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
     budget = ["--epsilon", 8, "--delta", 1e-5, "--queries", 10, "--json"]
 
     public = json.loads(invoked(tmp_path, "--public", tmp_path / "public.csv", *file, *budget).stdout)
+    shown = invoked(tmp_path, "--public", tmp_path / "public.csv", *file, *budget[:-1], "--all").stdout.splitlines()
+    assert {line[-1] for line in shown if line[:1] in ("│", "┃")} == {"│", "┃"}  # no table is cut off
 
     assert public["from"] == f"Accuracy on 57 rows of {tmp_path / 'public.csv'}, declared public."
     assert {each["option"] for each in public["estimates"]} == {"class-sums", "weights", "per-query"}
