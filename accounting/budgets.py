@@ -284,6 +284,18 @@ class Budget:
         counted = self.shown_in == self.currency.name
         return self.currency.value(amount) if counted else self.epsilon_at(amount)
 
+    def growth(self, spent: int, cost: int) -> float | None:
+        """Return by how much the number that a person reads grows where a cost is added to what was spent.
+
+        None beyond what the sampler's reserve is for, where no epsilon is known.
+        """
+        if self.shown_in == self.currency.name:
+            return self.currency.value(cost)
+        try:
+            return self.shown(spent + cost) - self.shown(spent)
+        except ValueError:
+            return None
+
     def words(self, amount: int) -> str:
         """Return an amount in words, as `epsilon = 5.2 at delta = 1e-05`, or `rho = 0.5`."""
         try:
@@ -296,12 +308,11 @@ class Budget:
 
         Both in the currency that a person reads, in which they add up: each is by how much the number shown grows.
         """
-        limit, used = self.shown(self.limit), self.shown(spent)
-        left = max(0.0, limit - used)
+        limit = self.shown(self.limit)
+        left = max(0.0, limit - self.shown(spent))
         whole = f"{self.figure(limit)}{self._at_delta}"
-        try:
-            added = self.shown(spent + cost) - used
-        except ValueError:  # more than the sampler's reserve is for
+        added = self.growth(spent, cost)
+        if added is None:
             return f"more than {self.shown_in} = {whole}", f"{left:.4g} of {whole}"
         digits = next((count for count in range(4, 12) if f"{added:.{count}g}" != f"{left:.{count}g}"), 12)
         return f"{self.shown_in} = {added:.{digits}g}", f"{left:.{digits}g} of {whole}"

@@ -177,8 +177,9 @@ class Client(Questions):
     def quote(self, X: ArrayLike) -> dict[str, Any]:
         """Return what asking about rows X, (n, d), in one request would cost now, as `POST /predict?dry_run=true`.
 
-        Spends nothing: `new_rows` cost `cost` together, `free` says which rows cost nothing, and `admitted`
-        whether the request would be answered. For a model that is paid for once, `cost` is the model's price,
+        Spends nothing: `new_rows` cost `cost` together, and add `shown_cost` to what `budget` says was spent, in the
+        currency `shown_in`. `free` says which rows cost nothing, and `admitted` whether the request would be
+        answered. For a model that is paid for once, `cost` is the model's price,
         and 0 once this client has paid.
 
         Parameters

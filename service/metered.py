@@ -235,7 +235,7 @@ class MeteredPredictor(Predictor):
             sensitivity = self.head.logit_sensitivity(phi)
             digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
         quote = await self._ledger.quote(self._charge_request(Caller(client), request, self._clock(), digests))
-        return RowsQuote(quote.total, quote.free, quote.refusal, quote.currency)
+        return RowsQuote(quote.total, quote.free, quote.refusal, quote.currency, quote.shown_cost)
 
     async def standing(self, account: ClientAccount) -> Standing:
         """Return how many answers the client may still buy: every account that pays has so many left."""

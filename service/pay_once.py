@@ -82,8 +82,8 @@ class ModelForClient(Disclosed, BaseModel):
     paid: Asked[bool]
     cost: Asked[float]
     """The cost of paying for it now, in what the account counts: 0 once it is paid for."""
-    epsilon: Asked[float | None]
-    """The same as epsilon at the account's delta; null where the account does not cover it."""
+    shown_cost: Asked[float | None]
+    """By how much the account would grow in the currency `shown_in`; null where it never pays for such a model."""
     admitted: Asked[bool]
 
 
@@ -295,7 +295,7 @@ class PayOncePredictor(Predictor):
         """
         quote = await self._ledger.quote(self._request(client, self._clock(), request.idempotency))
         # The model answers every row: only the model costs anything.
-        return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, quote.currency)
+        return RowsQuote(quote.total, (True,) * len(request.X), quote.refusal, quote.currency, quote.shown_cost)
 
     async def explained_budget(
         self, client: str, *, unlimited: bool = False, limiting_block: str | None = None
@@ -308,11 +308,10 @@ class PayOncePredictor(Predictor):
             unlimited=unlimited or paid,
             limiting_block=refusal.block if isinstance(refusal, BudgetExhausted) and refusal.block else limiting_block,
         )
-        budget = (await self._ledger.client(self.lineage, client)).budget
         mine = ModelForClient(
             paid=paid,
             cost=quote.currency.value(quote.total),
-            epsilon=None if refusal else budget.epsilon_at(quote.total),
+            shown_cost=quote.shown_cost,
             admitted=refusal is None,
         )
         # No number of queries is left, or none where not even one would be answered.
@@ -325,9 +324,9 @@ class PayOncePredictor(Predictor):
             quote = await self._quoted(account.client)
         except ClientRevoked:
             return Standing(self.name, paid=False)
-        paid = all(quote.free)
-        cost = None if paid else quote.total
-        return Standing(self.name, paid=paid, cost=cost, admitted=cost is not None and quote.refusal is None)
+        if all(quote.free):
+            return Standing(self.name, paid=True)
+        return Standing(self.name, paid=False, shown_cost=quote.shown_cost, admitted=quote.refusal is None)
 
     @property
     def _price(self) -> RowPrice:

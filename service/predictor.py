@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpserve.accounting.arrays import Floats, Mask
-from dpserve.accounting.currency import RHO, Currency
+from dpserve.accounting.currency import Currency
 from dpserve.accounting.disclosure import Declared, Disclosed, Reader, shown
 from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.ledger import (
@@ -145,7 +145,9 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
 @dataclass(frozen=True)
 class RowsQuote:
-    """The cost of an answer now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
+    """The cost of an answer now, in 1e-12 of `currency`, and as a person reads it, as in the ledger's `Quote`.
+
+    free: of each row whether it would cost nothing.
 
     refusal: what charging it would raise. Of a pay-once model only the model costs, and its rows are free.
     """
@@ -153,21 +155,22 @@ class RowsQuote:
     total: int
     free: tuple[bool, ...]
     refusal: LedgerRefusal | None
-    currency: Currency = RHO
+    currency: Currency
+    shown_cost: float | None
 
 
 @dataclass(frozen=True)
 class Standing:
     """The share of a client in one model. paid: whether it has paid for a pay-once model; None of another.
 
-    cost: what paying for it would cost now, in 1e-12 of what its account counts; None where it has paid, and where each
-    answer is paid for. admitted: whether it would be admitted. answers_left: how many of these its account pays for;
-    None of a pay-once model.
+    shown_cost: by how much its account would grow with it, as a `Quote` has it; None where it has paid, where its
+    account never pays for it, and where each answer is paid for. admitted: whether it would be admitted. answers_left:
+    how many of these its account pays for; None of a pay-once model.
     """
 
     model: str
     paid: bool | None = None
-    cost: int | None = None
+    shown_cost: float | None = None
     admitted: bool = False
     answers_left: int | None = None
 

@@ -31,8 +31,8 @@
 -- charge replies to each request {'charged', the number that the same request got before or nothing, how the accounts
 -- stand now, the lineage's and the client's number of its first receipt or 0, then for each line a digit for each
 -- question}: how many accounts paid for it, 0 also where it occurs before in the request. Or it replies a refusal, or
--- {WORD, line} for a request that failed alone. quote replies {'quoted', the refusal if any, what the innermost account
--- accepts, the digits}.
+-- {WORD, line} for a request that failed alone. quote replies {'quoted', the refusal if any, how the accounts stand, the
+-- digits}.
 --
 -- A service whose writes are not as many as it knows of is told {'stale'}, and nothing is decided: a call of its own
 -- was done whose reply it did not get. One that does not know a client's group is told {'regroup', client, group, ...},
@@ -761,7 +761,7 @@ local function quote(keys, args)
   elseif refused then
     return refused
   end
-  return {'quoted', unpaid or '', request.payer.chain[1].state.accepts, unpack(digits)}
+  return {'quoted', unpaid or '', standing(request.shares), unpack(digits)}
 end
 
 -- Whether a client, or of none anybody, has paid for all of these questions.

@@ -222,7 +222,8 @@ class ChargeRequest(Struct, frozen=True):
 class Quote:
     """The price of a request for the client now, and whether it would be admitted. Asking spends nothing.
 
-    total: in 1e-12 of `currency`, what the client's account counts.
+    total: in 1e-12 of `currency`, what the client's account counts. shown_cost: by how much that account grows in the
+    currency in which a person reads it (`Budget.growth`); None where it never pays for such a release.
 
     `free` says of each question, by position, whether it would cost the client nothing: it is paid for already, or
     occurs earlier in the request. `refusal` is what charging it would raise.
@@ -231,7 +232,8 @@ class Quote:
     total: int
     free: tuple[bool, ...]
     refusal: LedgerRefusal | None
-    currency: Currency = RHO
+    currency: Currency
+    shown_cost: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from dpserve.accounting.budgets import Accepts, Budget, currency_of
+from dpserve.accounting.budgets import Accepts, Budget
 from dpserve.accounting.currency import EPSILON, RHO
 from dpserve.accounting.ledger.api_keys import KEY, ApiKey, read_key
 from dpserve.accounting.ledger.errors import (
@@ -294,14 +294,17 @@ def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerEr
     """Read what the function `quote` replied."""
     if reply[0] != b"quoted":
         return _undecided_reply(request, reply)
-    _, refused, accepts, *digits = reply
-    currency, total = currency_of(accepts.decode()), 0
+    _, refused, standing, *digits = reply
+    balance, total = _balance(standing), 0
+    currency = balance.budget.currency
     if any(currency.price(line.terms.cost) is None for line in request.lines):
         currency = RHO  # it is refused; what it costs is said all the same
     for line, bits in zip(request.lines, digits, strict=True):
         total += (currency.price(line.terms.cost) or 0) * line.terms.times * (len(bits) - bits.count(b"0"))
     free = tuple(map(_FREE.__eq__, b"".join(digits)))
-    return Quote(total, free, _refusal(request, refused) if refused else None, currency)
+    pays = all(balance.budget.pays_for(line.terms.cost) for line in request.lines)
+    shown_cost = balance.budget.growth(balance.spent, total) if pays else None
+    return Quote(total, free, _refusal(request, refused) if refused else None, currency, shown_cost)
 
 
 _FREE = ord("0")

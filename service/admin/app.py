@@ -23,7 +23,6 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from dpserve.accounting.budgets import Budget
 from dpserve.accounting.disclosure import Asked, Disclosed
 from dpserve.accounting.ledger import (
     Account,
@@ -35,7 +34,7 @@ from dpserve.accounting.ledger import (
     key_digest,
 )
 from dpserve.accounting.losses import Cost
-from dpserve.accounting.report import AccountReport, Amount, account_report, amount_of
+from dpserve.accounting.report import AccountReport, account_report
 from dpserve.service.admin.acts import add_acts
 from dpserve.service.admin.charged_models import ReadReceipts
 from dpserve.service.http.accounts import AfterReceipt, Count, paged, receipt_out
@@ -92,9 +91,12 @@ class KeyOut(Disclosed, BaseModel):
 
 
 class ModelCostOut(Disclosed, BaseModel):
-    """The price of a pay-once model for a client that has not paid. admitted: whether the accounts pay for it now."""
+    """The price of a pay-once model for a client that has not paid. admitted: whether the accounts pay for it now.
 
-    cost: Asked[Amount]
+    shown_cost: by how much the client's account would grow in the currency `shown_in`; null where it never pays for it.
+    """
+
+    shown_cost: Asked[float | None]
     admitted: Asked[bool]
 
 
@@ -295,10 +297,10 @@ def _account_out(models: Models, account: Account, *, unlimited: bool = False) -
     return {"created": account.created, "releases": account.releases, "account": report}
 
 
-def _standing_out(budget: Budget, standing: Standing) -> StandingOut:
+def _standing_out(standing: Standing, *, revoked: bool) -> StandingOut:
     price = None
-    if standing.cost is not None:
-        price = ModelCostOut(cost=amount_of(budget, standing.cost), admitted=standing.admitted)
+    if standing.paid is False and not revoked:
+        price = ModelCostOut(shown_cost=standing.shown_cost, admitted=standing.admitted)
     return StandingOut(model=standing.model, paid=standing.paid, price=price, answers_left=standing.answers_left)
 
 
@@ -319,7 +321,7 @@ def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list
             group=client.group,
             revoked=client.revoked,
             keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in client.api_keys],
-            models=[_standing_out(client.budget, each) for each in standings],
+            models=[_standing_out(each, revoked=client.revoked) for each in standings],
             **_account_out(models, client, unlimited=holds),
         )
 

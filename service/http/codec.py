@@ -279,6 +279,7 @@ class RowsCodec:
             currency=quote.currency.name,
             price_per_row=quote.currency.value(quote.currency.price(predictor.price_per_row) or 0),
             cost=quote.currency.value(quote.total),
+            shown_cost=quote.shown_cost,
             admitted=refusal is None,
             refusal=kind,
             scope=getattr(refusal, "scope", None),

@@ -48,7 +48,7 @@ _INTERVALS = _parameter(
 _CLIP = _parameter(
     "clip",
     {"type": "boolean"},
-    "true: draw values beyond the declared bounds back to them; false: refuse them. By default as in training; the "
+    "true: clip values beyond the declared bounds to them; false: refuse them. By default as in training; the "
     "same as `clip` in the body.",
 )
 _COVERAGE = _parameter(

@@ -22,8 +22,8 @@ class AnswerOptions(Struct, forbid_unknown_fields=True):
     """The coverage of `prediction_sets`, which are then said, too, where the model has them: 0.5 to 0.999, rounded up
     to thousandths. They cost nothing."""
     clip: bool | None = None
-    """true: draw values beyond the declared bounds back to them; false: refuse them. By default as in training: the
-    model's `clips`. A row that was drawn back has the answer, and the price, of the row that it becomes."""
+    """true: clip values beyond the declared bounds to them; false: refuse them. By default as in training: the
+    model's `clips`. A row that was clipped has the answer, and the price, of the row that it becomes."""
 
 
 class PredictOptions(AnswerOptions):
@@ -149,6 +149,9 @@ class QuoteOut(Disclosed, Struct):
     price_per_row: Asked[float]
     cost: Asked[float]
     """The price of the rows that are new to you; of a pay-once model the model's, 0 once you have paid for it."""
+    shown_cost: Asked[float | None]
+    """By how much your account would grow in the currency in which a person reads it, which `GET /budget` calls
+    `shown_in`; null where it never pays for such an answer. An epsilon at a delta grows less the more was spent."""
     admitted: Asked[bool]
     refusal: Asked[str | None]
     """The type of problem that the request would be refused with."""

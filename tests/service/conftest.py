@@ -95,9 +95,11 @@ class RunningService:
     def call(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
-    def add_client(self, name="alice", rho=1.0, accepts="gaussian"):
+    def add_client(self, name="alice", rho=1.0, accepts="gaussian", epsilon=None):
         key = new_api_key()
         budget = Budget.from_rho(rho, DELTA, accepts)
+        if epsilon is not None:
+            budget = Budget.from_epsilon_delta(epsilon, DELTA, accepts)
         lineage, name = self.predictor.lineage, self.named(name)
         self.call(self.ledger.acting("owner").add_client(lineage, name, budget, key_digest(key), time=time.time()))
         return key

@@ -2,6 +2,8 @@
 
 import pytest
 
+from dpserve.mechanisms.label import Label
+
 ROW, OTHER = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
 
 
@@ -23,6 +25,33 @@ def test_a_dry_run_spends_nothing_and_says_what_the_request_would_cost(service):
     )
     assert service.spent() == spent
     assert "predictions" not in first
+
+
+@pytest.mark.parametrize("given", ["epsilon", "rho"])
+def test_a_quote_says_by_how_much_the_account_that_a_person_reads_grows_whatever_others_spent(service, given):
+    alice = service.http(service.add_client("alice", **{given: 1}))
+    bob = service.http(service.add_client("bob"))
+    rows, quoted = {"instances": [ROW, OTHER]}, []
+    for instances in ([[0.5] * 4], [ROW, OTHER]):
+        quoted.append(alice.post("/predict?dry_run=true", json=rows).json()["quote"])
+        bob.post("/predict", json={"instances": instances})
+    assert quoted[0] == quoted[1]
+    for asked in (rows, {"instances": [ROW, [0.9] * 4]}):
+        before = alice.get("/budget").json()
+        quote = alice.post("/predict?dry_run=true", json=asked).json()["quote"]
+        alice.post("/predict", json=asked)
+        after = alice.get("/budget").json()
+        assert before["shown_in"] == given
+        grown = after["spent"][given] - before["spent"][given]
+        assert quote["shown_cost"] == pytest.approx(grown, rel=1e-9)
+        assert quote["shown_cost"] < after["limit"][given]
+
+
+def test_a_quote_knows_no_step_of_what_the_account_never_pays_for(start, head):
+    service = start(head, Label(0.5), accepts="any")
+    quote = service.http(service.add_client(epsilon=1)).post("/predict?dry_run=true", json={"instances": [ROW]})
+    quote = quote.json()["quote"]
+    assert (quote["refusal"], quote["shown_cost"]) == ("urn:dpserve:problem:mechanism-not-accepted", None)
 
 
 def test_a_dry_run_is_asked_for_in_one_way_and_validated_like_the_request(service):

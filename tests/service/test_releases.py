@@ -96,8 +96,7 @@ def test_a_client_sees_the_price_before_it_pays_and_what_it_has_paid(service, re
     assert shown["price_per_row"] == {"rho": 0, "epsilon": 0, "losses": ""}
     assert not {"lineage", "weights_sha256", "created"} & set(shown)
     before = http.get("/budget").json()
-    epsilon = Budget(price, "gaussian", before["delta"]).epsilon_at(price)
-    unpaid = {"paid": False, "cost": to_rho(price), "epsilon": epsilon, "admitted": True}
+    unpaid = {"paid": False, "cost": to_rho(price), "shown_cost": to_rho(price), "admitted": True}
     assert (before["unlimited"], before["model"]) == (False, unpaid)
     quote = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]
     assert (quote["cost"], quote["admitted"]) == (to_rho(price), True)
@@ -106,7 +105,7 @@ def test_a_client_sees_the_price_before_it_pays_and_what_it_has_paid(service, re
     answer = http.post("/predict", json={"instances": [ROW]}).json()
     assert (answer["receipt"]["charged"], answer["budget"]["unlimited"]) == (to_rho(price), True)
     after = http.get("/budget").json()
-    assert (after["unlimited"], after["model"]) == (True, {"paid": True, "cost": 0, "epsilon": 0, "admitted": True})
+    assert (after["unlimited"], after["model"]) == (True, {"paid": True, "cost": 0, "shown_cost": 0, "admitted": True})
     assert after["queries_left"] is None
     assert "answers of that model are unlimited" in after["explanation"]["in_plain_words"]
     assert http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["cost"] == 0
@@ -120,12 +119,12 @@ def test_the_owner_sees_what_a_client_has_paid_for_and_may_buy(service, released
     def standing(client):
         account = service.call(service.ledger.client(service.predictor.lineage, client))
         found = service.call(service.predictor.standing(account))
-        return found.paid, found.cost, found.admitted
+        return found.paid, found.shown_cost, found.admitted
 
     ann = service.http(service.add_client("ann", rho=1.0))
     service.add_client("bob", rho=to_rho(price) / 2)
-    assert standing("ann") == (False, price, True)
-    assert standing("bob") == (False, price, False)
+    assert standing("ann") == (False, to_rho(price), True)
+    assert standing("bob") == (False, to_rho(price), False)
     ann.post("/predict", json={"instances": [ROW]})
     assert standing("ann") == (True, None, False)
     service.call(service.ledger.acting("owner").revoke(service.predictor.lineage, "bob"))

@@ -19,10 +19,10 @@ export function standingOf(model, budget) {
   const unit = unitOf(budget);
   if (model.price) {
     if (budget.unlimited) return "Paid: unlimited answers";
-    if (budget.model.admitted) return `Unlimited answers for ${unit.alone({ epsilon: budget.model.epsilon, rho: budget.model.cost })}`;
+    if (budget.model.admitted) return `Unlimited answers for ${unit.say(budget.model.shown_cost)}`;
     return block === null ? "What is left does not cover this model" : `What is left of the block ${block} does not cover this model`;
   }
-  if (left === null) return `${unit.say(remaining[currency])} left`;
+  if (left === null) return `${unit.say(unit.left)} left`;
   const most = (amount) => Math.floor(amount[currency] / budget.price[currency] + 1e-9);
   if (left >= most(remaining)) return `About ${whole(left)} of ${counted(most(limit), "answer")} left`;
   return `About ${counted(left, "answer")} left in ${block === null ? "the budget that all clients share" : `the block ${block}`}`;
@@ -39,20 +39,18 @@ export function showAccount(model, budget) {
 
 function priceInWords(model, budget) {
   if (model.price) return budget.unlimited ? "You have paid for this model. Its answers cost nothing more." : "The first answer pays for this model. Every further one is free.";
-  const price = budget.price?.[budget.currency];
-  return price ? `One answer costs ${unitOf(budget).say(price)}.` : "";
+  const [unit, price] = [unitOf(budget), budget.price?.[budget.currency]];
+  return price && unit.isSum ? `One answer costs ${unit.say(price)}.` : "";
 }
 
 function gauge(model, budget) {
-  const { currency, queries_left: left } = budget;
-  const unit = unitOf(budget);
-  const [limit, remaining, spent] = [budget.limit, budget.remaining, budget.spent].map((amount) => amount[currency]);
+  const [unit, left] = [unitOf(budget), budget.queries_left];
+  const limit = budget.limit[unit.name];
   const { count, what } = budget.unlimited
     ? { count: "unlimited", what: "answers" }
     : left === null || model.price
-      ? { count: unit.short(remaining), what: "left" }
+      ? { count: unit.say(unit.left), what: "left" }
       : { count: whole(left), what: left === 1 ? "answer left" : "answers left" };
-  const said = unit.spent(spent);
   return el(
     "div",
     {
@@ -61,12 +59,12 @@ function gauge(model, budget) {
       "aria-label": "Budget left",
       "aria-valuemin": 0,
       "aria-valuemax": limit,
-      "aria-valuenow": remaining,
-      "aria-valuetext": `${count} ${what}; ${said}`,
+      "aria-valuenow": unit.left,
+      "aria-valuetext": `${count} ${what}; ${unit.spent}`,
     },
-    halfCircle(limit > 0 ? remaining / limit : 0),
+    halfCircle(limit > 0 ? unit.left / limit : 0),
     el("p", { class: "middle" }, el("span", { class: count.length > 6 ? "count word" : "count" }, count), el("span", {}, what)),
-    el("p", { class: "under", id: "spent" }, said),
+    el("p", { class: "under", id: "spent" }, unit.spent),
   );
 }
 
@@ -99,7 +97,7 @@ function sentences(model, { explanation, delta, limit, currency, shown_in: given
     `It catches members at most ${points(budget.membership_advantage_bound.when_spent)} of 100 more often than it wrongly accuses others.`,
     `All of it is (${figureUp(limit.epsilon)}, ${figure(delta)})-differentially private for adding or removing ${one}.`,
     `Epsilon is by the ${analysis}, and rounded up.`,
-    given !== currency && "Epsilons at a delta do not add up, so amounts are parts of the limit.",
+    given !== currency && "An answer costs what it adds to epsilon: later ones add less.",
     currency === "epsilon" && "The account counts pure epsilon; delta is the noise sampler’s alone.",
     ...(raised === null
       ? []
@@ -161,9 +159,10 @@ export function showSpend({ receipts, complete }, budget) {
   }
   const unit = unitOf(budget);
   let total = 0;
-  const points = receipts.map(({ time, charged }) => ({ time, total: unit.of((total += charged)) }));
-  const summary = `${unit.spent(total)}, in ${counted(receipts.length, "charge")}${complete ? "" : ", the oldest"}.`;
+  const points = receipts.map(({ time, charged, charged_rows: rows }) => ({ time, total: (total += unit.isSum ? charged : rows) }));
+  const said = unit.isSum ? unit.say(total) : counted(total, "row");
+  const summary = `${said} in ${counted(receipts.length, "charge")}${complete ? "" : ", the oldest"}.`;
   const host = el("div", {});
   body.replaceChildren(el("figure", {}, host, el("figcaption", {}, summary)));
-  responsive(host, spendChart(points, unit.of(budget.limit[budget.currency]), summary, unit.title));
+  responsive(host, spendChart(points, unit.isSum ? budget.limit[unit.name] : Infinity, summary, unit.isSum ? `${unit.name} spent` : "rows paid for"));
 }

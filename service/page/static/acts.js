@@ -2,7 +2,7 @@
 // declares the acts (accounting/acts.py); nothing here knows one by its name. A new key is shown there once.
 
 import { button, byId, el, table } from "./dom.js";
-import { figure, figureUp, moment, percentUp, whole } from "./format.js";
+import { figure, moment, percentUp, whole } from "./format.js";
 import { refusalPanel } from "./refusal.js";
 import { problemOf } from "./session.js";
 
@@ -209,9 +209,8 @@ function confirm({ title, act, effect, post, done, back, urgent }) {
 
 function meaning({ before, after }) {
   const rows = [
-    ["epsilon, in all", (each) => figureUp(each.limit.epsilon)],
+    [`${after.shown_in}, in all`, (each) => figure(each.limit[after.shown_in])],
     ["at delta", (each) => figure(each.delta)],
-    ...(after.shown_in === "rho" ? [["rho, in all", (each) => figure(each.limit.rho)]] : []),
     [`belief about one ${after.explanation.unit === null ? "record" : "unit"}, at most`, (each) => percentUp(each.posterior_belief_bound.when_spent)],
     ["advantage of an attack, at most", (each) => percentUp(each.membership_advantage_bound.when_spent)],
     ["answers left", (each) => (each.queries_left === null ? "–" : figure(each.queries_left, 9))],

@@ -240,11 +240,10 @@ async function quoteAll(context, rows, outcome) {
     outcome.replaceChildren(refusalPanel(context.refused(error), { again: () => quoteAll(context, rows, outcome) }));
     return;
   }
-  const [budget, total] = [context.budget(), totalOf(batches, Boolean(model.price))];
+  const [budget, total] = [context.budget(), totalOf(batches, context)];
   const asked = () => payAll(context, batches, outcome);
   if (budget.unlimited && total.cost === 0) return asked();
-  const price = inWords(total.cost, unitOf(budget));
-  const label = total.cost === 0 ? "Ask, at no cost" : total.isPaidOnce ? `Pay ${price} once, and ask` : `Ask, and pay ${price}`;
+  const label = total.cost === 0 ? "Ask, at no cost" : total.isPaidOnce ? `Pay ${total.said} once, and ask` : `Ask, and pay ${total.said}`;
   const covered = total.admitted && total.cost <= budget.remaining[total.currency] * (1 + 1e-12);
   outcome.replaceChildren(
     bill(total, budget, rows.length),
@@ -258,15 +257,26 @@ async function quoteAll(context, rows, outcome) {
         ),
   );
   outcome.scrollIntoView({ block: "nearest" });
-  announce(`${counted(rows.length, "row")}, ${price}${covered ? "" : ", which would be refused"}`);
+  announce(`${counted(rows.length, "row")}, ${total.said}${covered ? "" : ", which would be refused"}`);
 }
 
-function totalOf(batches, isPaidOnce) {
-  const quotes = batches.map((batch) => batch.quote);
-  const sum = (name) => quotes.reduce((total, quote) => total + quote[name], 0);
-  const [{ currency, price_per_row: price, cost: once }] = quotes;
+function totalOf(batches, { model, budget }) {
+  const [quotes, isPaidOnce] = [batches.map(({ quote }) => quote), Boolean(model.price)];
   // What is paid for once is paid with the first batch, and each batch was quoted as if it were the first.
-  return { currency, cost: isPaidOnce ? once : sum("cost"), fresh: sum("new_rows"), price, isPaidOnce, admitted: quotes.every((quote) => quote.admitted) };
+  const charged = (isPaidOnce ? quotes.slice(0, 1) : quotes).filter((quote) => quote.cost > 0);
+  const [{ currency, price_per_row: price }] = quotes;
+  return { ...costOf(charged, budget()), currency, cost: sum(charged, "cost"), fresh: sum(quotes, "new_rows"), price, isPaidOnce, admitted: quotes.every((quote) => quote.admitted) };
+}
+
+/** The cost of what was quoted, as a person reads it: of several quotes the later ones add less epsilon than they say. */
+function costOf(quotes, account) {
+  const unit = unitOf(account);
+  const cost = quotes.some((quote) => quote.shown_cost === null) ? null : sum(quotes, "shown_cost");
+  const isBound = quotes.length > 1 && !unit.isSum;
+  return {
+    said: quotes.length > 0 ? `${isBound ? "at most " : ""}${unit.say(cost)}` : "nothing",
+    leaves: `${isBound ? "at least " : ""}${unit.say(Math.max(0, unit.left - cost))}`,
+  };
 }
 
 function bill(total, budget, rows) {
@@ -274,13 +284,11 @@ function bill(total, budget, rows) {
   return entries("quote", [
     ["rows", whole(rows)],
     !total.isPaidOnce && ["new to you", whole(total.fresh)],
-    !total.isPaidOnce && ["price of a row", unit.short(total.price)],
-    ["costs", `${inWords(total.cost, unit)}${total.isPaidOnce && total.cost > 0 ? ", once" : ""}`],
-    ["leaves", unit.short(Math.max(0, budget.remaining[total.currency] - total.cost))],
+    !total.isPaidOnce && unit.isSum && ["price of a row", unit.say(total.price)],
+    total.isPaidOnce && total.cost > 0 ? ["costs", `${total.said}, once`] : ["adds", total.said],
+    ["leaves", total.leaves],
   ]);
 }
-
-const inWords = (amount, unit) => (amount > 0 ? unit.say(amount) : "nothing");
 
 function entries(id, listed) {
   return el("dl", { class: "bill", id }, listed.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
@@ -314,8 +322,9 @@ async function payAll(context, batches, outcome, coverage = context.model.predic
       for (const batch of answered) batch.answer = null;
       return payAll(context, batches, outcome, other);
     };
-    parts.push(paid(receipts, context), host, coverage === null ? "" : coverageChoice(coverage, model, again));
-    announce(saidOf(answers, receipts, context));
+    const cost = costOf(answered.filter(({ answer }) => answer.receipt.charged > 0).map(({ quote }) => quote), context.budget()).said;
+    parts.push(paid(receipts, cost, model), host, coverage === null ? "" : coverageChoice(coverage, model, again));
+    announce(saidOf(answers, cost, model));
   }
   outcome.replaceChildren(...parts);
   outcome.focus({ preventScroll: true }); // the button that had the focus is gone
@@ -367,19 +376,18 @@ function answersOf(batches) {
 
 const sum = (receipts, name) => receipts.reduce((total, receipt) => total + receipt[name], 0);
 
-function paid(receipts, { model, budget }) {
+function paid(receipts, cost, model) {
   const ids = receipts.map((receipt) => receipt.id).filter((id) => id !== null);
   return entries("paid", [
-    (!model.price || ids.length > 0) && ["paid", inWords(sum(receipts, "charged"), unitOf(budget()))],
+    (!model.price || ids.length > 0) && ["paid", cost],
     !model.price && ["for new rows", whole(sum(receipts, "charged_rows"))],
     !model.price && ["replayed at no cost", whole(sum(receipts, "replayed_rows"))],
     ids.length > 0 && [ids.length > 1 ? "receipts" : "receipt", ids.map((id) => `№ ${whole(id)}`).join(", ")],
   ]);
 }
 
-function saidOf(answers, receipts, { model, budget }) {
+function saidOf(answers, cost, model) {
   const [{ answer, probabilities }] = answers;
-  const cost = inWords(sum(receipts, "charged"), unitOf(budget()));
   const said = probabilities ? model.classes[probabilities.indexOf(Math.max(...probabilities))] : Object.entries(answer).map(([name, value]) => `${name} ${[value].flat().map((each) => figure(each)).join(", ")}`).join("; ");
   return `${answers.length === 1 ? `Answer: ${said}` : counted(answers.length, "answer")}. Charged ${cost}.`;
 }

@@ -59,7 +59,7 @@ function frame(width, height, xTicks, yTicks, xAt, yAt, label) {
   ];
 }
 
-/** What was spent, step by step. points: [{time, total}], oldest first; limit: of the account; title: of their unit. */
+/** What was spent, step by step. points: [{time, total}], oldest first; limit: of the account; title: of what is counted. */
 export function spendChart(points, limit, summary, title) {
   return (width) => {
     const height = 240;
@@ -85,7 +85,7 @@ export function spendChart(points, limit, summary, title) {
         yTicks.map((value) => ({ value, text: figure(value) })),
         xAt,
         yAt,
-        `${title} spent`,
+        title,
       ),
       svg("path", { d: `${line} V ${yAt(0)} Z`, class: "area" }),
       svg("path", { d: line, class: "line" }),

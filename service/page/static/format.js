@@ -61,22 +61,16 @@ export function chance(delta) {
 }
 
 /**
- * Return how an account's amounts are said: in the currency that its limit was given in. Rho and pure epsilons add up.
- * Epsilons at a delta do not, and amounts of such an account are parts of its limit, in percent.
+ * Return how an account's amounts are said: in the currency that its limit was given in, in which limit, spent and
+ * remaining add up, and a cost is by how much spent grows. isSum: whether what receipts charged adds up in it, too.
  */
-export function unitOf({ currency, shown_in: given, limit }) {
-  const full = limit[currency];
-  const inParts = currency !== given;
-  const of = inParts ? (amount) => (full > 0 ? (100 * amount) / full : 0) : (amount) => amount;
-  // A part is not said to be the whole.
-  const short = (amount) => (inParts ? `${figure(of(amount) < 100 ? Math.min(of(amount), 99.9) : of(amount), 3)} %` : `${currency} ${figure(amount)}`);
+export function unitOf({ currency, shown_in: name, limit, spent, remaining }) {
+  const say = (amount) => `${name} ${figure(amount)}`;
   return {
-    title: inParts ? "% of the budget" : currency,
-    of,
-    short,
-    say: (amount) => (inParts ? `${short(amount)} of the budget` : short(amount)),
-    spent: (amount) => (inParts ? `${short(amount)} spent, limit epsilon ${figureUp(limit.epsilon)}` : `${short(amount)} of ${figure(full)} spent`),
-    /** An amount by itself, {epsilon, rho}: not one of several that are to add up. */
-    alone: ({ epsilon, rho }) => (given === "epsilon" ? `epsilon ${figureUp(epsilon)}` : `rho ${figure(rho)}`),
+    name,
+    isSum: currency === name,
+    say,
+    spent: `${say(spent[name])} of ${figure(limit[name])} spent, ${figure(remaining[name])} left`,
+    left: remaining[name],
   };
 }

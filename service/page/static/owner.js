@@ -83,13 +83,13 @@ async function refreshAll() {
 
 const path = (lineage) => `lineages/${encodeURIComponent(lineage)}`;
 
-const shareOf = ({ currency, limit, spent }) => Math.min(1, spent[currency] / (limit[currency] || 1e-12));
+const shareOf = ({ shown_in: name, limit, spent }) => Math.min(1, spent[name] / (limit[name] || 1e-12));
 const ORDERS = {
   spent: (one, other) => shareOf(other.account) - shareOf(one.account),
   name: (one, other) => (one.client < other.client ? -1 : 1),
 };
 
-/** The first clients of all lineages together are among the first of each. */
+/** The first clients of all lineages: each gives its own, by what it counts, and they are put in order by what is read. */
 async function listedClients(asked) {
   const wanted = listed;
   const read = async ({ lineage }) => {
@@ -114,14 +114,14 @@ function spentOf(account, alarm = false) {
     "span",
     { class: alarm ? "spent-bar alarm" : "spent-bar" },
     el("span", { class: "track-bar", "aria-hidden": "true" }, bar),
-    el("span", {}, unitOf(account).spent(account.spent[account.currency])),
+    el("span", {}, unitOf(account).spent),
   );
 }
 
 /** What a client has of a model, and what it may still buy of it. */
 function standing({ model, paid, price, answers_left: left }, unit) {
   if (left !== null) return el("span", { class: "standing" }, el("span", { class: left ? "tag" : "tag warn" }, model), ` ${counted(left, "answer")} left`);
-  const has = paid ? " paid for" : price === null ? "" : ` ${price.admitted ? "for" : "not covered:"} ${unit.alone(price.cost)}`;
+  const has = paid ? " paid for" : price === null ? "" : ` ${price.admitted ? "for" : "not covered:"} ${unit.say(price.shown_cost)}`;
   return el("span", { class: "standing" }, el("span", { class: paid ? "tag good" : "tag quiet" }, model), has);
 }
 
@@ -176,7 +176,7 @@ const actsOn = (scope, subject, more) => actsAbout(acts, scope).map((schema) => 
 const openers = (scope) => lineages.length > 0 && actsAbout(acts, scope, true).map((schema) => opener(labelOf(schema), schema.properties.act.const, () => act(schema)));
 
 function accountFacts(account) {
-  return [["spent", unitOf(account).spent(account.spent[account.currency])], ["delta", figure(account.delta)]];
+  return [["spent", unitOf(account).spent], ["delta", figure(account.delta)]];
 }
 
 function showLineages({ lineages: found, models }) {
@@ -295,7 +295,7 @@ function openClient({ lineage, client, display, group, revoked, created, keys, a
 
 function showBlocks({ complete, blocks }, body) {
   const columns = [{ title: "block" }, { title: "spent", kind: "broad" }, { title: "by the models", kind: "broad" }];
-  const model = (unit, { model: id, name, mechanism, spent }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${unit.short(spent)}`;
+  const model = (unit, { model: id, name, mechanism, spent, releases }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${unit.isSum ? unit.say(spent) : counted(releases, "release")}`;
   const paid = ({ models, account }) => (models.length === 0 ? "–" : el("span", { class: "standings" }, models.map((one) => el("span", { class: "standing" }, model(unitOf(account), one)))));
   body.replaceChildren(
     table("Blocks", columns, blocks.map((each) => [each.block, spentOf(each.account), paid(each)]), { stacks: true }),

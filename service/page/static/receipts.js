@@ -1,7 +1,7 @@
 // Receipts, newest first, a page at a time.
 
 import { announce, button, el, table } from "./dom.js";
-import { counted, moment, whole } from "./format.js";
+import { counted, figure, moment, whole } from "./format.js";
 
 const PAGE = 10;
 const COLUMNS = [
@@ -10,7 +10,6 @@ const COLUMNS = [
   { title: "model" },
   { title: "mechanism" },
   { title: "rows", numeric: true },
-  { title: "charged", numeric: true },
   { title: "hash" },
 ];
 
@@ -22,7 +21,7 @@ export function showReceipts({ receipts, complete }, unit, body) {
     return;
   }
   const withClients = receipts[0].client !== undefined;
-  const columns = withClients ? [COLUMNS[0], { title: "client" }, ...COLUMNS.slice(1)] : COLUMNS;
+  const columns = [COLUMNS[0], ...(withClients ? [{ title: "client" }] : []), ...COLUMNS.slice(1, -1), ...(unit.isSum ? [{ title: unit.name, numeric: true }] : []), ...COLUMNS.slice(-1)];
   const newest = [...receipts].reverse();
   const pages = Math.ceil(newest.length / PAGE);
   const host = el("div", {});
@@ -56,7 +55,7 @@ function row(receipt, unit) {
     receipt.model ?? el("span", { class: "hash", title: receipt.model_id }, `${receipt.model_id.slice(0, 8)}…`),
     receipt.mechanism,
     whole(receipt.charged_rows),
-    unit.short(receipt.charged),
+    ...(unit.isSum ? [figure(receipt.charged)] : []),
     el("span", { class: "hash", title: receipt.hash }, `${receipt.hash.slice(0, 12)}…`),
   ];
 }

@@ -82,7 +82,7 @@ def test_signing_in_shows_the_account(service, tab, key, head):
     assert violations(page) == []
     tab.shot("ask")
     open_view(page, "Budget")
-    expect(page.locator("#spent")).to_have_text("rho 0.015 of 1 spent")
+    expect(page.locator("#spent")).to_have_text("rho 0.015 of 1 spent, 0.985 left")
     meter = page.get_by_role("meter", name="Budget left")
     expect(meter).to_have_attribute("aria-valuenow", str(budget["remaining"]["rho"]))
     expect(meter.locator(".count")).to_have_text(str(budget["queries_left"]))
@@ -103,34 +103,51 @@ def test_signing_in_shows_the_account(service, tab, key, head):
     shown = float(tightest.locator("td.number").inner_text())
     assert budget["explanation"]["epsilon"] <= shown <= budget["explanation"]["epsilon"] * 1.001
     expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
-    expect(page.get_by_role("img", name="rho 0.015 of 1 spent, in 1 charge.")).to_be_visible()
+    expect(page.get_by_role("img", name="rho 0.015 in 1 charge.")).to_be_visible()
     assert violations(page) == []
     tab.shot("budget")
 
 
-def test_an_account_in_epsilon_reads_no_rho_and_its_parts_add_up(service, tab, request):
-    key = new_api_key()
-    budget = Budget.from_epsilon_delta(3, 1e-6, "gaussian")
-    opened = service.ledger.acting("owner").add_client(
-        service.predictor.lineage, client_of(request), budget, key_digest(key), time=1.0
-    )
-    service.call(opened)
-    page = tab.sign_in(service.url, key)
-    paste(page, lines(SOME[:1]))
-    expect(page.locator("#quote")).to_contain_text("costs2.38 % of the budgetleaves97.6 %")
-    page.locator("#pay").click()
-    expect(page.locator("#paid")).to_contain_text("paid2.38 % of the budget")
-    open_view(page, "Budget")
-    expect(page.locator("#spent")).to_have_text("2.38 % spent, limit epsilon 3")
-    expect(page.locator("#receipts-body")).to_contain_text("2.38 %")
-    for summary in page.locator("#budget summary").all()[:2]:
-        summary.click()
-    assert "rho" not in page.locator("body").inner_text()
-    unit = "async (account) => (await import('/page/format.js')).unitOf(account).spent(0.5)"
-    assert (
-        page.evaluate(unit, {"currency": "epsilon", "shown_in": "epsilon", "limit": {"epsilon": 2}})
-        == "epsilon 0.5 of 2 spent"
-    )
+def amounts(text):
+    """Return the numbers that a text says of an account, in order."""
+    return [float(number) for number in re.findall(r"(?:epsilon|rho|of|spent,) ([\d.e-]+)", text)]
+
+
+@pytest.mark.parametrize(("given", "other"), [("epsilon", "rho"), ("rho", "epsilon")])
+def test_what_an_account_reads_adds_up_in_the_currency_that_it_was_given_in(service, tab, request, given, other):
+    page = tab.sign_in(service.url, service.add_client(client_of(request), **{given: 3}))
+    spent, left, steps, said = 0.0, 3.0, [], []
+    for row in SOME[:2]:
+        paste(page, lines([row]))
+        quote = page.locator("#quote").inner_text()
+        *_, adds, leaves = amounts(quote)
+        assert adds + leaves == pytest.approx(left, rel=1e-3)
+        page.locator("#pay").click()
+        expect(page.locator("#paid")).to_contain_text(f"paid{given} {adds:.4g}")
+        open_view(page, "Budget")
+        expect(page.locator("#receipts-body tbody tr")).to_have_count(len(steps) + 1)
+        meter = page.locator("#spent").inner_text()
+        spent_then, limit, left = amounts(meter)
+        assert limit == 3
+        assert spent_then + left == pytest.approx(limit, rel=1e-3)
+        assert spent_then - spent == pytest.approx(adds, rel=1e-2)
+        spent = spent_then
+        steps.append(adds)
+        said += [quote, meter, page.locator("#receipts-body").inner_text(), page.locator("#spend-body").inner_text()]
+        open_view(page, "Ask")
+        said.append(page.locator("#ask").inner_text())
+    # Of epsilon each answer adds less than the one before, of rho as much.
+    assert steps[1] < steps[0] if given == "epsilon" else steps[1] == steps[0]
+    assert [text for text in said if re.search(rf"\b{other}\b", text)] == []
+    meter = page.get_by_role("meter", include_hidden=True)
+    share = float(meter.get_attribute("aria-valuenow")) / float(meter.get_attribute("aria-valuemax"))
+    assert share == pytest.approx(left / 3, rel=1e-3)
+    if given == "epsilon":
+        open_view(page, "Budget")
+        for summary in page.locator("#budget summary").all()[:2]:
+            summary.click()
+        assert "rho" not in page.locator("body").inner_text()
+        tab.shot("epsilon")
 
 
 def test_an_address_opens_a_view_and_the_back_button_returns_to_the_last(service, tab, key):
@@ -232,7 +249,7 @@ def test_one_row_is_priced_then_paid_then_answered(service, tab, key, request, h
     for name, value in zip(head.certificate.feature_names, SOME[0], strict=True):
         page.get_by_role("textbox", name=name, exact=True).fill(str(value))
     page.get_by_role("button", name="See the price").click()
-    expect(page.locator("#quote")).to_contain_text("costsrho 0.005")
+    expect(page.locator("#quote")).to_contain_text("addsrho 0.005")
     assert service.spent(client_of(request)) == 0
     tab.shot("price")
 
@@ -257,18 +274,25 @@ def test_one_row_is_priced_then_paid_then_answered(service, tab, key, request, h
     assert to_rho(service.spent(client_of(request))) == PRICE
 
 
-def test_a_csv_file_is_answered_in_batches(service, tab, key, request, tmp_path):
+def test_a_csv_file_is_answered_in_batches_which_cost_no_more_than_was_said(service, tab, request, tmp_path):
     rows = [[index / 100, 0.25, 0.5, 1 - index / 100] for index in range(60)]
     file = tmp_path / "rows.csv"
     file.write_text("d,note,a,b,c\n" + "".join(f'{d},"x, y",{a},{b},{c}\n' for a, b, c, d in rows))
+    key = service.add_client(client_of(request), epsilon=10)
     page = tab.sign_in(service.url, key)
     page.get_by_role("radio", name="CSV file").check()
     page.locator("#csv").set_input_files(file)
     page.get_by_role("button", name="See the price").click()
     expect(page.locator("#quote")).to_contain_text("rows60")
+    most = page.locator("#quote").inner_text()
+    (adds,) = amounts(re.findall("at most .*", most)[0])
+    (leaves,) = amounts(re.findall("at least .*", most)[0])
     expect(page.locator("#csv-note")).to_have_text("rows.csv: 60 rows. Columns left out: note.")
     page.locator("#pay").click()
     expect(page.locator("#paid")).to_contain_text("for new rows60")
+    spent, left = (budget_of(service, key)[part]["epsilon"] for part in ("spent", "remaining"))
+    assert adds / 2 < spent < adds
+    assert leaves < left
     assert to_rho(service.spent(client_of(request))) == pytest.approx(60 * PRICE)
     expect(page.locator("#answers tbody tr")).to_have_count(20)
     page.get_by_role("button", name="After").click()

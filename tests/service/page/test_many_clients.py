@@ -128,7 +128,7 @@ def test_nothing_is_cut_off_and_each_of_twelve_blocks_has_a_bar(tab, urls, clien
     blocks = page.locator("#act-body tbody tr")
     expect(blocks).to_have_count(12)
     expect(blocks.locator(".spent-bar .track-bar")).to_have_count(12)
-    expect(blocks.first.locator("td").first).to_have_text("0 % spent, limit epsilon 0.25")
+    expect(blocks.first.locator("td").first).to_have_text("epsilon 0 of 0.25 spent, 0.25 left")
     looks(tab, "owner-blocks")
 
 

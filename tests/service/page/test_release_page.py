@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from dpserve.accounting.budgets import Budget
-from dpserve.accounting.ledger import key_digest, new_api_key
 from dpserve.accounting.losses import GaussianLoss
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.label import Label
@@ -87,16 +85,13 @@ def test_a_model_is_paid_for_once_and_says_so_before(service, tab, key, client, 
 
 
 def test_many_batches_are_paid_for_once_in_the_currency_of_the_budget(service, tab, client, model):
-    key, budget = new_api_key(), Budget.from_epsilon_delta(3, 1e-6, "gaussian")
-    owner = service.ledger.acting("owner")
-    service.call(owner.add_client(service.predictor.lineage, client, budget, key_digest(key), time=1.0))
-    page = tab.sign_in(service.url, key)
+    page = tab.sign_in(service.url, service.add_client(client, epsilon=3))
     expect(page.locator("#standing-0")).to_have_text("Unlimited answers for epsilon 1.995")
     paste(page, lines(ROWS))
-    expect(page.locator("#quote")).to_contain_text("costs47.7 % of the budget, onceleaves52.3 %")
-    page.get_by_role("button", name="Pay 47.7 % of the budget once, and ask").click()
+    expect(page.locator("#quote")).to_contain_text("costsepsilon 1.995, onceleavesepsilon 1.005")
+    page.get_by_role("button", name="Pay epsilon 1.995 once, and ask").click()
     expect(page.locator("#answers tbody tr")).to_have_count(20)
-    expect(page.locator("#paid")).to_contain_text("paid47.7 % of the budget")
+    expect(page.locator("#paid")).to_contain_text("paidepsilon 1.995")
     assert to_rho(service.spent(client)) == pytest.approx(rho(model))
     tab.shot("once-many")
 
