@@ -388,7 +388,7 @@ def _print_options(console: Console, shown: Comparison) -> None:
         highlight=False,
     )
     if found.estimates:
-        table = folding("option", "accuracy", "log loss", "interval", "undecided", "set at 0.9")
+        table = folding("option", "accuracy", "log loss", "interval", "undecided", "set at\n0.9")
         table.columns[0].min_width = _OPTION_WIDTH
         for estimate in sorted(found.estimates, key=_log_loss):
             option = option_named(estimate.option)
