@@ -50,8 +50,6 @@ NOT_RUN = {
         "auditing.md",
         "audit release",
     ): "the models of the line before: tests/dpserve/test_canaries_command.py audits two",
-    ("auditing.md", "attack https:"): "shadow models of 20 CPU seconds: tests/dpserve/test_attacking.py has fewer",
-    ("auditing.md", "clients add auditor"): "the key of the line below it",
     ("deploying.md", "serve /bundle --epsilon 3 --delta 1e-6 --host"): "a store of the owner's: tests/faults has some",
     ("deploying.md", "ledger restore"): "needs a ledger that was lost: tests/deployment/test_backups.py runs it",
     ("deploying.md", "ledger reconcile"): "needs a ledger that was lost: tests/deployment/test_backups.py runs it",

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import queue
-import re
 import subprocess
 import sys
 import threading
@@ -155,14 +154,6 @@ def test_an_answer_is_the_one_of_http_and_is_charged_once(opened):
     assert again["noise"]["lower"] == result.as_numpy("lower").tolist()
     assert again["noise"]["undecided"] == result.as_numpy("undecided").tolist()
     assert again["receipt"]["charged_rows"] == 0
-
-
-def test_what_the_page_shows_is_answered(opened):
-    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
-    (code,) = re.findall(r"```python\n(import tritonclient.grpc.*?)```", page, re.DOTALL)
-    names = {"key": opened.service.add_client(), "X": np.array([ROW])}
-    exec(code.replace("127.0.0.1:8001", opened.address), names)
-    assert names["answer"].as_numpy("probabilities").shape == (1, 3)
 
 
 def test_contents_raw_bytes_and_single_precision_ask_the_same_question(opened):
