@@ -83,7 +83,7 @@ class ModelForClient(Disclosed, BaseModel):
     cost: Asked[float]
     """The cost of paying for it now, in what the account counts: 0 once it is paid for."""
     shown_cost: Asked[float | None]
-    """By how much the account would grow in the currency `shown_in`; null where it never pays for such a model."""
+    """The growth of the account in the currency `shown_in`; null where it never pays for such a model."""
     admitted: Asked[bool]
 
 

@@ -150,8 +150,8 @@ class QuoteOut(Disclosed, Struct):
     cost: Asked[float]
     """The price of the rows that are new to you; of a pay-once model the model's, 0 once you have paid for it."""
     shown_cost: Asked[float | None]
-    """By how much your account would grow in the currency in which a person reads it, which `GET /budget` calls
-    `shown_in`; null where it never pays for such an answer. An epsilon at a delta grows less the more was spent."""
+    """The growth of your account in the currency in which a person reads it, which `GET /budget` calls `shown_in`; null
+    where it never pays for such an answer. An epsilon at a delta grows less the more was spent."""
     admitted: Asked[bool]
     refusal: Asked[str | None]
     """The type of problem that the request would be refused with."""

@@ -239,7 +239,7 @@ def noisy_sums(noise, batch, others, own):
 @pytest.mark.parametrize(("noise", "batch"), [(1.0, 1), (1.0, 2), (0.7, 3), (2.0, 3)])
 @pytest.mark.parametrize("others", [(1.0, 1.0), (-1.0, 0.5), (0.0, 0.0)])
 def test_draws_with_replacement_tell_no_more_than_their_curve(noise, batch, others):
-    """Of three records one is replaced, and the hockey-stick divergence of the two exact mixtures is integrated."""
+    """One of three records is replaced; the hockey-stick divergence of the two exact mixtures is integrated."""
     loss = ReplacementGaussianLoss(noise, batch, 3)
     grid = np.linspace(-12 / noise - 8, 12 / noise + 8, 40_001)
     one, other = (

@@ -297,7 +297,7 @@ def test_only_images_whose_answers_get_noise_are_centred(tmp_path):
 
 
 def test_the_command_of_a_plan_trains_as_it_stands(run):
-    """By a schema, or by flags for each column; the lineage's budget is looked up."""
+    """A schema, or flags for each column; the lineage's budget is looked up."""
     declared = ["--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6"]
     run("schema", "init", "own.csv", *declared, "--id", "id", "--n", 200, "--out", "own.toml")
     price = ("--epsilon", 1, "--delta", 1e-5)

@@ -52,7 +52,7 @@ ANSWERS += ["--dates", "born=1900-01-01:2030-01-01", "--n", 300]
 
 
 def asked(run, *words, answers):
-    """What `dpserve schema init` says in a terminal where these answers are typed, and its exit status."""
+    """The words of `dpserve schema init` in a terminal where these answers are typed, and its exit status."""
     terminal, its_end = pty.openpty()
     os.write(terminal, "".join(f"{answer}\n" for answer in answers).encode() + b"\x04")
     command = [sys.executable, "-m", "dpserve", "schema", "init", *words]
