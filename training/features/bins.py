@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,8 @@ class Bins(FeatureMap):
     there is a number. A cross changes w by what its row alone holds, and by nothing else: hashed ones by whole numbers
     of pairs times one public factor.
     """
+
+    has_compact_rows: ClassVar[bool] = True
 
     kind: Declared[Literal["bins"]] = "bins"
     clip_norm: Declared[float] = Field(default=1.0, ge=1.0, le=1.0)
@@ -243,7 +245,7 @@ class Bins(FeatureMap):
             places, counts = counted(buckets_of(self.fields, u, self.cross_buckets, self.cross_cells))
             yield start + places, self.pair_weight * counts.astype(np.float64)
 
-    def sparse(self, X: Floats) -> Any:
+    def compact(self, X: Floats) -> Any:
         """Return phi(x) of rows (n, d) as a `scipy.sparse.csr_array` (n, dimension), without its zeros."""
         from scipy import sparse
 

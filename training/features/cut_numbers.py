@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from dpserve.accounting.losses import PrivacyLoss
 from dpserve.accounting.messages import Message
 from dpserve.training.devices import Matrix
 from dpserve.training.errors import TrainingError
+from dpserve.training.features.cut_rows import CutLayout, CutRows
 from dpserve.training.features.feature_map import FeatureMap
 from dpserve.training.features.quantiles import (
     CELLS,
@@ -24,7 +25,7 @@ from dpserve.training.features.quantiles import (
     cuts_between,
     makes_cells,
 )
-from dpserve.training.features.whole_steps import into_ball
+from dpserve.training.features.whole_steps import LENGTH, into_ball, on_own_grid
 from dpserve.training.inputs.columns import NumberColumn, numbers_among
 
 
@@ -41,6 +42,8 @@ class Quantiles(FeatureMap):
 
     ||h|| <= 1 as for every vector that `into_ball` draws, whatever is in w; each number's part of w has length 1.
     """
+
+    has_compact_rows: ClassVar[bool] = True
 
     kind: Declared[Literal["quantiles"]] = "quantiles"
     clip_norm: Declared[float] = Field(default=1.0, ge=1.0, le=1.0)
@@ -163,6 +166,27 @@ class Quantiles(FeatureMap):
     def degrees(self) -> int:
         """At most FEWEST_PARTS for each number, as steps near each other tell nearly the same, and the rest."""
         return sum(min(len(cuts), FEWEST_PARTS) for cuts in self.cuts) + len(self.lower) + 1
+
+    @functools.cached_property
+    def _layout(self) -> CutLayout:
+        return CutLayout(tuple(map(len, self.cuts)), len(self.lower) + 1)
+
+    def compact(self, X: Floats) -> CutRows:
+        """Return phi(x) of rows (n, d): the numbers of `_hidden`, each operation of `into_ball` in turn."""
+        layout, u = self._layout, self._scaled(X)
+        codes = np.empty((len(X), len(self.numbers)), dtype=np.uint8)
+        for place, (number, cuts) in enumerate(zip(self.numbers, self.cuts, strict=True)):
+            codes[:, place] = np.searchsorted(cuts, u[:, number], side="right")
+        weights = np.array([1.0 / math.sqrt(count) for count in layout.distinct])
+        often = np.bincount(layout.which, layout.counts).astype(np.float64)
+        whole, units = on_own_grid(u, self.dimension - 1, float(weights.max()))
+        steps = np.rint(weights / units[:, None])
+        norms = np.sqrt(np.square(steps) @ often + np.vecdot(whole, whole)) * units
+        factors = LENGTH * math.sqrt(1 - self.bias**2) * units / np.maximum(self.clip_norm, norms)
+        beside = np.empty((len(X), layout.others), dtype=np.float32)
+        beside[:, :-1] = np.trunc(whole * factors[:, None])
+        beside[:, -1] = math.trunc(LENGTH * self.bias)
+        return CutRows(layout, codes, np.trunc(steps * factors[:, None]).astype(np.float32), beside)
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors

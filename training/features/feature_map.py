@@ -45,7 +45,7 @@ import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -148,6 +148,13 @@ class FeatureMap(Disclosed, BaseModel):
     def public_tensors(self) -> dict[str, Floats]:
         """The random tensors of the map, drawn from its public seed."""
         return {}
+
+    has_compact_rows: ClassVar[bool] = False
+    """Whether `compact` gives rows by what they hold, in less than all of their coordinates."""
+
+    def compact(self, X: Floats) -> Any:
+        """Return phi(x) of rows (n, d) by what they hold: a `scipy.sparse.csr_array`, or `cut_rows.CutRows`."""
+        raise NotImplementedError
 
     def __call__(self, X: Floats, tensors: Mapping[str, Matrix]) -> Floats:
         """Map rows within or beyond the declared bounds.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpserve.accounting.arrays import Floats, Mask
+from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.sums import Rows
 
@@ -30,7 +31,7 @@ def on_steps(mean: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class SparseCentred:
-    """Rows v (n, D) times `length`. rows: u, a `scipy.sparse.csr_array` (n, D) of phi(x); mean: (D,), from `on_steps`.
+    """Rows v (n, D) times `length`. rows: u, (n, D), as `FeatureMap.compact` gives phi(x); mean: (D,), from `on_steps`.
 
     Everything of a row is a function of that row, of the mean and of a public matrix alone, bit for bit. u and m are
     whole multiples of 2^-24, and at most 1 long. So ||u||^2, <m, u> and ||m||^2 are whole multiples of 2^-48, of which
@@ -53,10 +54,13 @@ class SparseCentred:
     @functools.cached_property
     def squared_distances(self) -> Floats:
         """||u - m||^2, exactly, (n,)."""
-        counts = np.diff(self.rows.indptr)
-        of_rows = np.repeat(np.arange(len(self)), counts)
-        squares = np.bincount(of_rows, np.square(self.rows.data), len(self))
-        distances: Floats = squares - 2 * (self.rows @ self.mean) + np.dot(self.mean, self.mean)
+        if isinstance(self.rows, CutRows):
+            squares, along = self.rows.squared_lengths(), (self.rows @ self.mean[:, None])[:, 0]
+        else:
+            of_rows = np.repeat(np.arange(len(self)), np.diff(self.rows.indptr))
+            squares = np.bincount(of_rows, np.square(self.rows.data), len(self)).astype(np.float64)
+            along = self.rows @ self.mean
+        distances: Floats = squares - 2 * along + np.dot(self.mean, self.mean)
         return distances
 
     @functools.cached_property
@@ -88,9 +92,9 @@ class SparseCentred:
         row and of d. Let length |d| <= c, so that no contribution is longer than c. Then |e| <= c / CLOSEST: the
         absolute values of u e^T and m e^T are at most SUM_PARTS c long together.
 
-        Rounding. Up to 1,024 rows are added here, and so are their e; m times that sum, the difference, and then the
-        sums of blocks and shards are as `Network.clipped_sum` counts them: it moves the sum by at most (1024 + 128 + k
-        + 8) 2^-53 of SUM_PARTS n c.
+        Rounding. Up to 1,024 rows are added here, and then at most 32 sums of codes (`CutRows.summed`), and so are
+        their e; m times that sum, the difference, and then the sums of blocks and shards are as `Network.clipped_sum`
+        counts them: it moves the sum by at most (1024 + 32 + 128 + k + 8) 2^-53 of SUM_PARTS n c.
         """
         each = factors * self.scales[:, None]
         summed: Floats = self.rows.T @ each

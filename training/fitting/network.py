@@ -121,8 +121,8 @@ class Network:
         and their least, 2^-452, does not underflow.
 
         Rounding of the sum. Blocks of 1,024 records are summed, then up to 128 blocks of a shard, and then k shards
-        (`dpserve.training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 128
-        + k + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm, and by
+        (`dpserve.training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 32
+        + 128 + k + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm, and by
         SUM_PARTS times as much where rows are sparse around a mean (`SparseCentred.summed`): for neighbours together at
         most SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
         """

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpserve.accounting.arrays import Floats, Integers
 from dpserve.training.exact.products import on_grid, squared_lengths
+from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.rows import MappedRows
 from dpserve.training.inputs.sums import Rows
@@ -34,14 +35,14 @@ def unit(rows: Floats) -> Floats:
 
 
 def is_sparse(feature_map: FeatureMap) -> bool:
-    """Return whether sums over this map's rows are computed without their zeros."""
-    return MappedRows(feature_map, sparse=True).are_sparse
+    """Return whether sums over this map's rows are computed from what they hold, and not from all coordinates."""
+    return feature_map.has_compact_rows
 
 
 def rows_of(feature_map: FeatureMap) -> Rows:
-    """Return what sums are made of: directions (n, D), or phi itself, whose length is 1 or a hair less, if sparse."""
-    features = MappedRows(feature_map, sparse=True)
-    return Rows(features if features.are_sparse else Directions(features))
+    """Return what sums are made of: directions (n, D), or phi itself, whose length is 1 or a hair less, if compact."""
+    features = MappedRows(feature_map, compact=True)
+    return Rows(features if features.are_compact else Directions(features))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +57,12 @@ class Directions:
 
 
 def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
-    """Return the sum of `grid_terms` of rows u (n, D), dense or sparse, exactly: (D,).
+    """Return the sum of `grid_terms` of rows u (n, D), dense or compact, exactly: (D,).
 
     count: b, for terms (sqrt(1 - b^2) u, b), and their sum (D + 1,).
 
-    A sparse row's numbers that are not 0 are rounded as a dense row's are, and it counts as nothing by the same exact
-    sum: zeros add nothing to either.
+    The numbers that a compact row holds are rounded as a dense row's are, and it counts as nothing by the same exact
+    sum: zeros add nothing to either, and a number that is in several coordinates counts as often.
     """
     kept = math.sqrt(1 - count**2)
     if isinstance(u, np.ndarray):
@@ -70,6 +71,15 @@ def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
         with_count[:, u.shape[1] :] = count * _SHRINK
         dense: Integers = grid_terms(with_count, weights).sum(axis=0).astype(np.int64)
         return dense
+    if isinstance(u, CutRows):
+        values, often = u.packed()
+        values *= kept
+        if count:
+            values = np.hstack([values, np.full((len(u), 1), count * _SHRINK)])
+            often = np.append(often, 1.0)
+        terms = grid_terms(values, weights, often)
+        sums = u.scattered(terms[:, : len(often) - bool(count)]).astype(np.int64)
+        return np.append(sums, terms[:, -1].sum().astype(np.int64)) if count else sums
     # Each row's numbers in as many columns as the fullest has, and its count last.
     counts = np.diff(u.indptr)
     of_rows = np.repeat(np.arange(len(counts)), counts)
@@ -84,10 +94,11 @@ def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
     return np.append(total, terms[:, -1].sum().astype(np.int64)) if count else total
 
 
-def grid_terms(vectors: Floats, weights: Floats | None = None) -> Floats:
+def grid_terms(vectors: Floats, weights: Floats | None = None, often: Floats | None = None) -> Floats:
     """Return the records' vectors (n, D) in steps of 1/GRID, rounded towards zero, so that none becomes longer.
 
-    weights: (n,), from 0 to 1, by which each is multiplied, as a record of a privacy unit is.
+    weights: (n,), from 0 to 1, by which each is multiplied, as a record of a privacy unit is. often: (D,), in how many
+    coordinates each number is, or its negative; None for once.
 
     What is longer than 1 - 2^-41 all the same, which rounding of the norm excludes, counts as nothing: the sensitivity
     of a sum of such terms is 1 whatever happened before. The squared length is summed exactly, in two halves of 14
@@ -99,9 +110,10 @@ def grid_terms(vectors: Floats, weights: Floats | None = None) -> Floats:
     low = np.abs(steps)
     high = np.floor(low * 2.0**-14)
     low -= high * 2.0**14
-    squared = np.einsum("ij,ij->i", high, high) * 2.0**28
-    squared += np.einsum("ij,ij->i", high, low) * 2.0**15
-    squared += np.einsum("ij,ij->i", low, low)
+    own, other = (high, low) if often is None else (high * often, low * often)
+    squared = np.einsum("ij,ij->i", own, high) * 2.0**28
+    squared += np.einsum("ij,ij->i", own, low) * 2.0**15
+    squared += np.einsum("ij,ij->i", other, low)
     steps[~(squared <= GRID**2 * (1 - 2.0**-40))] = 0.0
     if weights is not None:
         steps *= weights[:, None]

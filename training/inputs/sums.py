@@ -104,14 +104,20 @@ class Shard:
             return None
         if self.kept.get("rows") != rows.key:
             first = rows.make(self.X[:1])
-            dense = isinstance(first, np.ndarray)
-            bytes_of_row = first.nbytes if dense else first.data.nbytes + first.indices.nbytes
+            sparse = scipy.sparse.issparse(first)
+            bytes_of_row = first.data.nbytes + first.indices.nbytes if sparse else first.nbytes
             if bytes_of_row * len(self) > self.room:
                 return None
             parts = [rows.make(self.X[start : start + BLOCK]) for start in range(0, len(self), BLOCK)]
-            whole = np.concatenate(parts) if dense else scipy.sparse.vstack(parts, format="csr")
-            self.kept |= {"rows": rows.key, "whole": whole}
+            self.kept |= {"rows": rows.key, "whole": _joined(parts)}
         return self.kept["whole"]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return rows one behind the other: dense, sparse, or of a class that joins its own."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return scipy.sparse.vstack(parts, format="csr") if scipy.sparse.issparse(parts[0]) else parts[0].joined(parts)
 
 
 def _forget_pages(X: Floats) -> None:

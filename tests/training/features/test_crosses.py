@@ -97,7 +97,7 @@ def test_whole_numbers_that_the_owner_crosses_have_a_part_each():
     rows = [{"month": 2, "day": 29, "metres": 5, "town": "t7"}, {"month": None, "day": 1, "metres": 5, "town": "t7"}]
     phi = made(encode_rows(WHOLE, rows), {})[:, -1 - 13 * 31 : -1]
     assert [np.flatnonzero(row).tolist() for row in phi] == [[1 * 31 + 28], [0, 12 * 31]]
-    np.testing.assert_array_equal(made.sparse(encode_rows(WHOLE, rows)).toarray(), made(encode_rows(WHOLE, rows), {}))
+    np.testing.assert_array_equal(made.compact(encode_rows(WHOLE, rows)).toarray(), made(encode_rows(WHOLE, rows), {}))
 
 
 def test_pairs_of_fields_with_many_cells_are_left_out():
@@ -140,7 +140,7 @@ def test_hashed_rows_are_no_longer_than_one_and_the_same_alone_or_sparse(seed, s
     assert all(sum(value**2 for value in row) <= 2**48 for row in whole)
     for row, mapped in zip(X, phi, strict=True):
         np.testing.assert_array_equal(feature_map(row[None], {})[0], mapped)
-    sparse = feature_map.sparse(X)
+    sparse = feature_map.compact(X)
     np.testing.assert_array_equal(sparse.toarray(), phi)
     assert (sparse.data != 0).all()
 

@@ -251,7 +251,7 @@ def test_crossed_rows_are_no_longer_than_one_and_the_same_alone_or_among_others(
     for row, mapped in zip(X, phi, strict=True):
         assert sum(Fraction(value) ** 2 for value in mapped) <= 1
         np.testing.assert_array_equal(feature_map(row[None], {})[0], mapped)
-        np.testing.assert_array_equal(feature_map.sparse(row[None]).toarray()[0], mapped)
+        np.testing.assert_array_equal(feature_map.compact(row[None]).toarray()[0], mapped)
 
 
 def test_a_cross_has_a_coordinate_for_each_pair_of_levels():

@@ -42,7 +42,7 @@ def some_mean(generator, X):
 def test_rows_around_a_mean_are_the_dense_ones(seed):
     X, _, generator = table(seed, 9)
     mean = some_mean(generator, X)
-    rows = SparseCentred(MAP.sparse(X), mean, 4.0)
+    rows = SparseCentred(MAP.compact(X), mean, 4.0)
     apart = MAP(X, {}) - mean
     distances = np.linalg.norm(apart, axis=1)
     dense = 4.0 * apart / np.maximum(distances, CLOSEST)[:, None]
@@ -61,11 +61,11 @@ def test_a_sparse_row_has_the_same_bits_alone_and_among_others(seed):
     X, y, generator = table(seed, 40)
     mean, network = some_mean(generator, X), Network((MAP.dimension, 7, CLASSES))
     parameters = network.initial(seed) + generator.standard_normal(network.size) * 0.1
-    together = SparseCentred(MAP.sparse(X), mean, 4.0)
+    together = SparseCentred(MAP.compact(X), mean, 4.0)
     wanted = network.gradient_factors(parameters, together, y)
     for place in (0, 17, 39):
         one = slice(place, place + 1)
-        alone = SparseCentred(MAP.sparse(X[one]), mean, 4.0)
+        alone = SparseCentred(MAP.compact(X[one]), mean, 4.0)
         np.testing.assert_array_equal(alone.scales, together.scales[one])
         found = network.gradient_factors(parameters, alone, y[one])
         for (_, d), (_, among) in zip(found, wanted, strict=True):
@@ -80,7 +80,7 @@ def test_the_clipped_sum_is_the_dense_one(hidden):
     parameters = network.initial(1) + generator.standard_normal(network.size) * 0.3
     mean = on_steps(MAP(X, {}).mean(axis=0))
     for clip_norm in (1e-3, 1.0, 100.0):
-        sparse = network.clipped_sum(parameters, SparseCentred(MAP.sparse(X), mean, 4.0), y, clip_norm)
+        sparse = network.clipped_sum(parameters, SparseCentred(MAP.compact(X), mean, 4.0), y, clip_norm)
         dense = network.clipped_sum(parameters, inputs_around(mean, directions_of(X, MAP), 4.0), y, clip_norm)
         assert np.linalg.norm(sparse - dense) <= 1e-4 * np.linalg.norm(dense)
 
@@ -95,7 +95,7 @@ def test_no_record_moves_the_clipped_sum_further_than_the_norm(seed, size):
     mean = some_mean(generator, X)
     with np.errstate(all="ignore"):
         whole, less, own = (
-            network.clipped_sum(parameters, SparseCentred(MAP.sparse(X[part]), mean, 4.0), y[part], 0.5)
+            network.clipped_sum(parameters, SparseCentred(MAP.compact(X[part]), mean, 4.0), y[part], 0.5)
             for part in (slice(None), slice(1, None), slice(0, 1))
         )
     assert np.linalg.norm(own) <= 0.5 * (1 + 2.0**-30)

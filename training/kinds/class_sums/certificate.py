@@ -7,7 +7,6 @@ import numpy as np
 
 from dpserve.accounting.disclosure import Declared
 from dpserve.mechanisms.gaussian_vector import GaussianVector
-from dpserve.training.features.rows import MappedRows
 from dpserve.training.fields import Several
 from dpserve.training.kinds.class_sums import continued
 from dpserve.training.kinds.class_sums.steps import CENTRE, DESCENT, TOTALS, centre_law, sums_law
@@ -55,7 +54,7 @@ class ClassSumsCertificate(ReleaseCertificate):
         if self.canaries is None:
             return ()
         vector = self.mechanisms()[TOTALS.name]
-        length = SPARSE_LENGTH if MappedRows(self.feature_map, sparse=True).are_sparse else 1.0
+        length = SPARSE_LENGTH if self.feature_map.has_compact_rows else 1.0
         moved = np.full((self.canaries.number, 1), length)
         slack = _RELATIVE * math.sqrt(self.canaries.number)
         parts = [CanaryPart(TOTALS.name, vector.mu, moved, vector.standard_deviation, vector.step, slack=slack)]

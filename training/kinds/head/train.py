@@ -23,7 +23,7 @@ def train_head(records: Records, recipe: Recipe, lineage: str, progress: OnNorm 
     """
     tensors = recipe.feature_map.public_tensors()
     classes = len(records.declaration.classes)
-    rows = Rows(MappedRows(recipe.feature_map, sparse=True))
+    rows = Rows(MappedRows(recipe.feature_map, compact=True))
     size, convexity = (classes, recipe.feature_map.dimension), recipe.convexity
     objective: Objective
     if convexity is None:

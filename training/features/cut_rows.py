@@ -1,0 +1,194 @@
+"""Rows on cuts by what each of them holds: which cuts its numbers have reached, not a coordinate for each cut.
+
+A number's coordinates in phi are h where it has reached the cut and -h where it has not, with one h for all of a row's
+numbers with as many cuts. So a product with a matrix looks up, for each number, one of K + 1 signed sums of the
+matrix's K rows; and a sum over records counts, for each number, what records with each of its K + 1 codes add. The
+numbers are those of the dense rows, and products are exact as theirs are.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpserve.accounting.arrays import Floats, Mask
+from dpserve.training.features.whole_steps import STEP
+
+Codes = NDArray[np.uint8]
+Heights = NDArray[np.float32]
+"""Whole numbers of at most 2^24, which these hold exactly."""
+
+
+@dataclass(frozen=True, eq=False)
+class CutLayout:
+    """Which coordinates a number's cuts have. counts: of each number's cuts, (numbers,); others: coordinates behind."""
+
+    counts: tuple[int, ...]
+    others: int
+
+    @functools.cached_property
+    def distinct(self) -> tuple[int, ...]:
+        """The different numbers of cuts, rising."""
+        return tuple(sorted(set(self.counts)))
+
+    @functools.cached_property
+    def which(self) -> NDArray[np.int64]:
+        """For each number the place of its number of cuts in `distinct`."""
+        return np.searchsorted(self.distinct, self.counts)
+
+    @functools.cached_property
+    def steps(self) -> int:
+        """Number of cuts."""
+        return sum(self.counts)
+
+    @functools.cached_property
+    def starts(self) -> NDArray[np.int32]:
+        """For each number the place of its first code among all."""
+        codes = np.array(self.counts, dtype=np.int32) + np.int32(1)
+        starts: NDArray[np.int32] = np.cumsum(codes, dtype=np.int32) - codes
+        return starts
+
+    @functools.cached_property
+    def signs(self) -> Any:
+        """A sparse matrix (codes, cuts): 1 where a number with this code has reached the cut, -1 where it has not.
+
+        Of a number's own cuts; 0 elsewhere.
+        """
+        import scipy.sparse
+
+        parts = [2.0 * np.tri(count + 1, count, -1) - 1.0 for count in self.counts]
+        return scipy.sparse.csr_array(scipy.sparse.block_diag(parts, format="csr"))
+
+    @functools.cached_property
+    def signs_by_cut(self) -> Any:
+        """The same by cut, (cuts, codes)."""
+        return self.signs.T.tocsr()
+
+
+@dataclass(frozen=True, eq=False)
+class CutRows:
+    """phi(x) of rows, (n, D), as `dpserve.training.features.cut_numbers.Quantiles` defines it.
+
+    codes: (n, numbers), how many cuts each number has reached. heights: (n, distinct), the coordinate at a reached cut
+    of a number with so many cuts; beside: (n, others), the coordinates behind the cuts. Both in STEP.
+    """
+
+    layout: CutLayout
+    codes: Codes
+    heights: Heights
+    beside: Heights
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.codes)
+
+    def __getitem__(self, some: slice | Mask | NDArray[np.int64]) -> "CutRows":
+        """Return some of the rows."""
+        return replace(self, codes=self.codes[some], heights=self.heights[some], beside=self.beside[some])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, D)."""
+        return len(self), self.layout.steps + self.layout.others
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take."""
+        return self.codes.nbytes + self.heights.nbytes + self.beside.nbytes
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return rows one behind the other, of one layout."""
+        return replace(
+            parts[0],
+            codes=np.concatenate([part.codes for part in parts]),
+            heights=np.concatenate([part.heights for part in parts]),
+            beside=np.concatenate([part.beside for part in parts]),
+        )
+
+    @functools.cached_property
+    def _by_number(self) -> Floats:
+        """The height of each number, (n, numbers)."""
+        heights: Floats = (self.heights.astype(np.float64) * STEP)[:, self.layout.which]
+        return heights
+
+    @functools.cached_property
+    def _beside(self) -> Floats:
+        return self.beside.astype(np.float64) * STEP
+
+    @functools.cached_property
+    def _placed(self) -> Any:
+        """A sparse matrix (n, codes) with each number's height at its code."""
+        import scipy.sparse
+
+        numbers = len(self.layout.counts)
+        places = (self.codes + self.layout.starts).ravel()
+        ends = np.arange(len(self) + 1, dtype=np.int32) * numbers
+        return scipy.sparse.csr_array(
+            (self._by_number.ravel(), places, ends), shape=(len(self), self.layout.signs.shape[0])
+        )
+
+    def squared_lengths(self) -> Floats:
+        """Return ||phi||^2, exactly, (n,): whole multiples of 2^-48, below 2^48 of them."""
+        squares: Floats = np.square(self._by_number) @ np.array(self.layout.counts, dtype=np.float64)
+        squares += np.vecdot(self._beside, self._beside)
+        return squares
+
+    def __matmul__(self, matrix: Floats) -> Floats:
+        """Return the rows times a matrix (D, k), (n, k), exactly where the dense product is exact.
+
+        A signed sum of a number's rows of the matrix is whole in the matrix's step, and its absolute value times a
+        height is at most the sum of the absolute values of the dense products: so is every partial sum.
+        """
+        steps = self.layout.steps
+        products: Floats = self._placed @ (self.layout.signs @ matrix[:steps])
+        products += self._beside @ matrix[steps:]
+        return products
+
+    @property
+    def T(self) -> "_Transposed":  # noqa: N802 - as of any array
+        """Its transpose, to be multiplied by."""
+        return _Transposed(self)
+
+    def summed(self, factors: Floats) -> Floats:
+        """Return the sum over the rows of phi d^T, (D, k), for factors d (n, k).
+
+        A row adds h d to the code of each number, each product rounded once, as of a dense row; the sums by code are
+        then added and subtracted for each cut: at most 32 terms more than rows, whose absolute values add up to no
+        more.
+        """
+        steps, total = self.layout.steps, np.empty((self.shape[1], factors.shape[1]))
+        total[:steps] = self.layout.signs_by_cut @ (self._placed.T @ factors)
+        total[steps:] = self._beside.T @ factors
+        return total
+
+    def packed(self) -> tuple[Floats, Floats]:
+        """Return the numbers that each row holds, (n, m), and in how many coordinates each is, up to signs, (m,)."""
+        often = np.concatenate([self.layout.counts, np.ones(self.layout.others)])
+        return np.hstack([self._by_number, self._beside]), often
+
+    def scattered(self, terms: Floats) -> Floats:
+        """Return the sum over the rows of whole numbers (n, m) at the coordinates of `packed`, exactly: (D,)."""
+        numbers, codes = len(self.layout.counts), self.layout.signs.shape[0]
+        places = (self.codes + self.layout.starts).ravel()
+        by_code = np.bincount(places, terms[:, :numbers].ravel(), codes)
+        return np.concatenate([self.layout.signs_by_cut @ by_code, terms[:, numbers:].sum(axis=0)])
+
+    def dense(self) -> Floats:
+        """Return the rows, (n, D)."""
+        number_of = np.repeat(np.arange(len(self.layout.counts)), self.layout.counts)
+        cut_of = np.concatenate([np.arange(count) for count in self.layout.counts])
+        reached = self.codes[:, number_of] > cut_of
+        heights = self._by_number[:, number_of]
+        return np.hstack([np.where(reached, heights, -heights), self._beside])
+
+
+@dataclass(frozen=True, eq=False)
+class _Transposed:
+    rows: CutRows
+
+    def __matmul__(self, factors: Floats) -> Floats:
+        return self.rows.summed(factors)
