@@ -14,8 +14,9 @@ from dpserve.mechanisms.randomness import Randomness
 from dpserve.mechanisms.tapes import coins, during, next_part
 from dpserve.training.bundles.sealing import load_sealed, save_sealed
 from dpserve.training.errors import TrainingError
+from dpserve.training.features.encoded import Encoder
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.sums import check_count
+from dpserve.training.inputs.sums import BLOCK, check_count
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import pay_once
 from dpserve.training.pay_once.certificate import ReleaseCertificate
@@ -67,9 +68,15 @@ def with_sets(draft: Path, out: Path, held: Records, by: By, one_in: int, random
 
 
 def own_probabilities(model: ReleasedModel, records: Records) -> Floats:
-    """Return the probability that a model gives the class of each record, (n,): each in an array of one row."""
+    """Return the probability that a model gives the class of each record, (n,), whatever records are beside it.
+
+    A row's answer has the same bits in any batch, except where an encoder computes its features: one row at a time
+    there.
+    """
+    at_once = 1 if isinstance(model.certificate.feature_map, Encoder) else BLOCK
     own = np.empty(len(records))
-    for row in range(len(records)):
-        answers, _ = model.answers(records.X[row : row + 1].copy())
-        own[row] = answers[0, records.y[row]]
+    for start in range(0, len(records), at_once):
+        block = slice(start, start + at_once)
+        answers, _ = model.answers(records.X[block].copy())
+        own[block] = answers[np.arange(len(answers)), records.y[block]]
     return own

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dpserve.training.exact.products import matrix_on_grid
 from dpserve.training.features.bins import DOUBLING_BINS, UNIFORM_BINS
 from dpserve.training.features.feature_map import default_clip_norm
 from dpserve.training.features.maps import Bins, Encoder, Fourier, Identity, Quantiles
@@ -292,3 +293,34 @@ def test_crosses_that_cannot_be_are_refused(given, said):
 def test_a_map_without_crosses_is_described_as_before():
     assert "crosses" not in crossed_table(crosses=()).model_dump()
     assert Bins.model_validate_json(crossed_table().model_dump_json()) == crossed_table()
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([1.0, 1e-12, 1e3, 1e300]),
+    bias=st.sampled_from([0.0, 0.3]),
+    counts=st.lists(st.integers(1, 31), min_size=1, max_size=6),
+)
+def test_rows_by_codes_of_their_cuts_are_the_dense_ones_bit_for_bit(seed, scale, bias, counts):
+    """Their products with a public matrix on a grid, too, and their lengths: all sums are exact."""
+    generator = np.random.default_rng(seed)
+    cuts = tuple(
+        tuple(sorted(generator.choice(np.arange(1, 16384), count, replace=False).tolist())) for count in counts
+    )
+    numbers = len(counts)
+    feature_map = Quantiles(
+        lower=(-1.0,) * numbers, upper=(2.0,) * numbers, bias=bias, released=QuantileRelease(mu=0.1, cuts=cuts)
+    )
+    X = generator.standard_normal((7, numbers)) * scale
+    X[:2] = np.array([[-1.0], [2.0]])
+    phi, rows = feature_map(X, {}), feature_map.compact(X)
+    np.testing.assert_array_equal(rows.dense(), phi)
+    np.testing.assert_array_equal(rows[2:4].dense(), phi[2:4])
+    np.testing.assert_array_equal(type(rows).joined([rows[:3], rows[3:]]).dense(), phi)
+    assert rows.shape == phi.shape
+    matrix = matrix_on_grid(generator.standard_normal((feature_map.dimension, 3)))
+    np.testing.assert_array_equal(rows @ matrix, phi @ matrix)
+    np.testing.assert_array_equal(rows.squared_lengths(), (phi * phi).sum(axis=1))
+    factors = generator.standard_normal((7, 3))
+    np.testing.assert_allclose(rows.T @ factors, phi.T @ factors, rtol=0, atol=1e-13)

@@ -1,4 +1,4 @@
-"""Sparse rows around a mean give what dense ones give, and a record moves their sums no further than is proved."""
+"""Compact rows around a mean give what dense ones give, and a record moves their sums no further than is proved."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpserve.training.exact.products import matrix_on_grid
-from dpserve.training.features.maps import Bins
+from dpserve.training.features.maps import Bins, Quantiles
+from dpserve.training.features.quantiles import QuantileRelease
 from dpserve.training.features.rows import MappedRows
 from dpserve.training.fitting.around import CLOSEST, SparseCentred, around, on_steps
 from dpserve.training.fitting.network import SUM_ERROR, Network
@@ -20,7 +21,11 @@ from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train
 from tests.seeded import Seeded
 
 FEATURES, CLASSES = 5, 3
-MAP = Bins(lower=(0.0,) * FEATURES, upper=(1.0,) * FEATURES, bias=0.25, crosses=((0, 1),), cross_buckets=60)
+ENDS = {"lower": (0.0,) * FEATURES, "upper": (1.0,) * FEATURES, "bias": 0.25}
+CUTS = QuantileRelease(mu=0.1, cuts=((5, 9, 4000), (8000,), tuple(range(500, 16000, 500)), (1, 2, 3), (7, 16000)))
+MAPS = (Bins(**ENDS, crosses=((0, 1),), cross_buckets=60), Quantiles(**ENDS, released=CUTS))
+each_map = pytest.mark.parametrize("MAP", MAPS, ids=lambda feature_map: feature_map.kind)
+"""Maps with compact rows: without their zeros, and by codes of cuts, of which numbers have unlike counts."""
 WHOLE = 10**12
 
 
@@ -30,18 +35,19 @@ def table(seed, count):
     return X, generator.integers(CLASSES, size=count), generator
 
 
-def some_mean(generator, X):
+def some_mean(MAP, generator, X):
     """A mean of the rows, of one row, or of noise."""
     phi = MAP(X, {})
     noise = generator.standard_normal(MAP.dimension)
     return on_steps([phi.mean(axis=0), phi[0], noise / np.linalg.norm(noise)][generator.integers(3)])
 
 
+@each_map
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_rows_around_a_mean_are_the_dense_ones(seed):
+def test_rows_around_a_mean_are_the_dense_ones(MAP, seed):
     X, _, generator = table(seed, 9)
-    mean = some_mean(generator, X)
+    mean = some_mean(MAP, generator, X)
     rows = SparseCentred(MAP.compact(X), mean, 4.0)
     apart = MAP(X, {}) - mean
     distances = np.linalg.norm(apart, axis=1)
@@ -55,11 +61,12 @@ def test_rows_around_a_mean_are_the_dense_ones(seed):
     np.testing.assert_allclose(dense[far], inputs_around(mean, directions_of(X, MAP), 4.0)[far], atol=1e-5)
 
 
+@each_map
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_a_sparse_row_has_the_same_bits_alone_and_among_others(seed):
+def test_a_sparse_row_has_the_same_bits_alone_and_among_others(MAP, seed):
     X, y, generator = table(seed, 40)
-    mean, network = some_mean(generator, X), Network((MAP.dimension, 7, CLASSES))
+    mean, network = some_mean(MAP, generator, X), Network((MAP.dimension, 7, CLASSES))
     parameters = network.initial(seed) + generator.standard_normal(network.size) * 0.1
     together = SparseCentred(MAP.compact(X), mean, 4.0)
     wanted = network.gradient_factors(parameters, together, y)
@@ -73,8 +80,9 @@ def test_a_sparse_row_has_the_same_bits_alone_and_among_others(seed):
         np.testing.assert_array_equal(found[1][0], wanted[1][0][one])
 
 
+@each_map
 @pytest.mark.parametrize("hidden", [(), (6,)])
-def test_the_clipped_sum_is_the_dense_one(hidden):
+def test_the_clipped_sum_is_the_dense_one(MAP, hidden):
     X, y, generator = table(3, 3000)
     network = Network((MAP.dimension, *hidden, CLASSES))
     parameters = network.initial(1) + generator.standard_normal(network.size) * 0.3
@@ -85,14 +93,15 @@ def test_the_clipped_sum_is_the_dense_one(hidden):
         assert np.linalg.norm(sparse - dense) <= 1e-4 * np.linalg.norm(dense)
 
 
+@each_map
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 10**6), size=st.sampled_from([1e-6, 1.0, 1e4, 1e200]))
-def test_no_record_moves_the_clipped_sum_further_than_the_norm(seed, size):
+def test_no_record_moves_the_clipped_sum_further_than_the_norm(MAP, seed, size):
     """Also next to the mean, where directions are short, and for weights that have lost all bounds."""
     X, y, generator = table(seed, int(generator_count(seed)))
     network = Network((MAP.dimension, CLASSES))
     parameters = generator.standard_normal(network.size) * size
-    mean = some_mean(generator, X)
+    mean = some_mean(MAP, generator, X)
     with np.errstate(all="ignore"):
         whole, less, own = (
             network.clipped_sum(parameters, SparseCentred(MAP.compact(X[part]), mean, 4.0), y[part], 0.5)
@@ -107,7 +116,8 @@ def generator_count(seed):
     return np.random.default_rng(seed + 1).integers(1, 60)
 
 
-def test_the_sums_of_the_centre_are_the_dense_ones_to_the_bit():
+@each_map
+def test_the_sums_of_the_centre_are_the_dense_ones_to_the_bit(MAP):
     """Rounding towards zero of the same numbers: phi's, and not those of its direction."""
     X, y, generator = table(5, 1500)
     for weights in (None, generator.uniform(size=1500)):
@@ -116,7 +126,8 @@ def test_the_sums_of_the_centre_are_the_dense_ones_to_the_bit():
         np.testing.assert_array_equal(centre_of(records, rows_of(MAP)), centre_of(records, phi))
 
 
-def test_class_sums_of_sparse_rows_are_the_dense_ones():
+@each_map
+def test_class_sums_of_sparse_rows_are_the_dense_ones(MAP):
     X, y, _ = table(6, 3000)
     records = of_rows(X, y)
     mean = on_steps(MAP(X, {}).mean(axis=0))
@@ -125,15 +136,16 @@ def test_class_sums_of_sparse_rows_are_the_dense_ones():
     assert np.linalg.norm(sparse - dense) <= 2.0**-11 * np.linalg.norm(dense)
 
 
+@each_map
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 10**6), alike=st.booleans())
-def test_no_unit_moves_the_class_sums_further_than_one(seed, alike):
+def test_no_unit_moves_the_class_sums_further_than_one(MAP, seed, alike):
     X, y, generator = table(seed, 30)
     of = generator.integers(0, 6, 30)
     mine = of == of[0]
     if alike:
         X[mine], y[mine] = X[0], 0
-    mean = some_mean(generator, X[~mine]) if (~mine).any() else np.zeros(MAP.dimension)
+    mean = some_mean(MAP, generator, X[~mine]) if (~mine).any() else np.zeros(MAP.dimension)
     parts = []
     for kept in (np.ones(30, dtype=bool), ~mine):
         names = np.unique(of[kept], return_inverse=True)[1].astype(np.int64)
@@ -146,7 +158,8 @@ def test_no_unit_moves_the_class_sums_further_than_one(seed, alike):
         assert moved > 1 - 2.0**-11
 
 
-def test_the_view_of_rows_leaves_what_was_made_of_them():
+@each_map
+def test_the_view_of_rows_leaves_what_was_made_of_them(MAP):
     X, y, _ = table(7, 20)
     records, rows = of_rows(X, y), rows_of(MAP)
     mean = on_steps(MAP(X, {}).mean(axis=0))
@@ -154,23 +167,26 @@ def test_the_view_of_rows_leaves_what_was_made_of_them():
     ((plain, _, _),) = records.shards[0].blocks(rows)
     assert isinstance(first, SparseCentred)
     assert plain is not first
-    assert (plain.toarray() == MAP(X, {})).all()
+    dense = plain.toarray() if MAP is MAPS[0] else plain.dense()
+    assert (dense == MAP(X, {})).all()
     assert len(records.shards[0].kept) == 2
 
 
-def records_of(seed, count):
+def records_of(MAP, seed, count):
     X, _, generator = table(seed, count)
     y = np.minimum((X[:, 0] * X[:, 1] * 3 + generator.uniform(size=count) / 4).astype(np.int64), CLASSES - 1)
     names = tuple(f"x{place}" for place in range(FEATURES))
     return Records(X, y, Declaration(names, MAP.lower, MAP.upper, ("a", "b", "c")), ())
 
 
+@each_map
 @pytest.mark.parametrize("hidden", [(), (5,)])
-def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(hidden):
+def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(MAP, hidden):
     """The same noise, drawn from the same words: what is left is rounding."""
-    records = records_of(1, 800)
+    records = records_of(MAP, 1, 800)
     choices = Choices(records_declared=800, sampling_rate=0.5, steps=15, learning_rate=0.5, hidden=hidden)
-    recipe = DpSgdRecipe("m", MAP, choices, WHOLE)
+    declared = MAP.declared
+    recipe = DpSgdRecipe("m", declared, choices, WHOLE)
     sparse = train_dpsgd(records, recipe, "l", Seeded(0))
-    dense = train_dpsgd(records, recipe, "l", Seeded(0), directions=directions_of(records.X, MAP))
+    dense = train_dpsgd(records, recipe, "l", Seeded(0), directions=directions_of(records.X, declared))
     np.testing.assert_allclose(sparse.probabilities(records.X), dense.probabilities(records.X), atol=2e-3)
