@@ -87,8 +87,8 @@ def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
 Scope = Literal["client", "group", "lineage", "block"]
 """The owner of an account: a client, its group, its lineage, or a block of the lineage."""
 
-_GIVEN_DIGITS = 6
-"""The most digits of a rho that an owner gives."""
+_GIVEN_DIGITS, _LEAST_GIVEN = 6, 10**10
+"""The most digits of a rho that an owner gives, and the least limit that is told by them."""
 
 MEASURES = ("epsilon", "rho", "mu", "posterior_belief", "advantage")
 """The quantities in which an owner may state a budget, each with a delta."""
@@ -271,12 +271,13 @@ class Budget:
     def shown_in(self) -> Literal["rho", "epsilon"]:
         """The one currency in which a person reads this account: that in which its owner gave the limit.
 
-        A limit of at most six digits in rho, rounded down, was given in rho: one that an epsilon was turned into has
-        more, except for two in a million. Claims are shown as what was added up.
+        Which that was is not stored. A limit of rho 0.01 or more with at most six digits, rounded down, was given in
+        rho: one that an epsilon was turned into has eleven or more, and so few except for two in 100,000. Claims are
+        shown as what was added up.
         """
         if self.currency is EPSILON:
             return "epsilon"
-        given = self.limit and min(_digits(self.limit), _digits(self.limit + 1)) <= _GIVEN_DIGITS
+        given = min(_digits(self.limit), _digits(self.limit + 1)) <= _GIVEN_DIGITS and self.limit >= _LEAST_GIVEN
         return "rho" if self.accepts in UNPROVEN or given else "epsilon"
 
     def shown(self, amount: int) -> float:

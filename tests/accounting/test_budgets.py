@@ -166,7 +166,7 @@ def test_a_person_reads_parts_that_add_up_in_one_currency(
     assert float(price.removeprefix("epsilon = ")) <= shown_left * 1.001
 
 
-@pytest.mark.parametrize("rho", [0.5, 0.6, 1, 0.00125, 0.1234, 30])
+@pytest.mark.parametrize("rho", [0.5, 0.6, 1, 0.0125, 0.1234, 30])
 def test_an_account_that_was_given_in_rho_is_read_in_rho(rho: float) -> None:
     budget = Budget.from_rho(rho, 1e-6, "gaussian")
 
@@ -185,3 +185,14 @@ def test_a_cost_beyond_what_any_noise_was_proved_for_is_said_to_be_more_than_the
     budget = Budget.from_epsilon_delta(3.0, 1e-6, "gaussian")
 
     assert budget.words_of_cost(0, picorho.LARGEST)[0] == "more than epsilon = 3 at delta = 1e-06"
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-7, 1e-9])
+@pytest.mark.parametrize("accepts", ["gaussian", "any"])
+def test_an_account_that_was_given_in_epsilon_is_read_in_epsilon(accepts: Accepts, delta: float) -> None:
+    for epsilon in (1e-6, 1e-4, 0.001, 0.05, 0.1, 0.5, 1, 2, 3, 8, 20):
+        try:
+            budget = Budget.from_epsilon_delta(epsilon, delta, accepts)
+        except ValueError:  # less than the sampler's reserve allows
+            continue
+        assert budget.shown_in == "epsilon"

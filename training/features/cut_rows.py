@@ -14,12 +14,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpserve.accounting.arrays import Floats, Mask
+from dpserve.accounting.arrays import Floats, Integers, Mask, Singles
 from dpserve.training.features.whole_steps import STEP
 
 Codes = NDArray[np.uint8]
-Heights = NDArray[np.float32]
-"""Whole numbers of at most 2^24, which these hold exactly."""
+"""Numbers of cuts that were reached: at most 31."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +34,7 @@ class CutLayout:
         return tuple(sorted(set(self.counts)))
 
     @functools.cached_property
-    def which(self) -> NDArray[np.int64]:
+    def which(self) -> Integers:
         """For each number the place of its number of cuts in `distinct`."""
         return np.searchsorted(self.distinct, self.counts)
 
@@ -73,19 +72,20 @@ class CutRows:
     """phi(x) of rows, (n, D), as `dpserve.training.features.cut_numbers.Quantiles` defines it.
 
     codes: (n, numbers), how many cuts each number has reached. heights: (n, distinct), the coordinate at a reached cut
-    of a number with so many cuts; beside: (n, others), the coordinates behind the cuts. Both in STEP.
+    of a number with so many cuts; beside: (n, others), the coordinates behind the cuts. Both in STEP: whole numbers of
+    at most 2^24, which 32 bits hold exactly.
     """
 
     layout: CutLayout
     codes: Codes
-    heights: Heights
-    beside: Heights
+    heights: Singles
+    beside: Singles
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.codes)
 
-    def __getitem__(self, some: slice | Mask | NDArray[np.int64]) -> "CutRows":
+    def __getitem__(self, some: slice | Mask | Integers) -> "CutRows":
         """Return some of the rows."""
         return replace(self, codes=self.codes[some], heights=self.heights[some], beside=self.beside[some])
 
