@@ -107,8 +107,8 @@ def _storage_types(described: Schema, X: Any) -> dict[str, str | None] | None:
     """Return the storage types of the columns by name; None for an array."""
     if isinstance(X, str | Path):
         source = str(X)
-    elif names_of(X) is not None and hasattr(X, "__arrow_c_stream__"):
-        source = X[:0]
+    elif (names := names_of(X)) is not None and hasattr(X, "__arrow_c_stream__"):
+        source = _arrow(X[:0], names)
     else:
         return None
     # Only who trains should wait for Arrow.

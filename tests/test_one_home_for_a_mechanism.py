@@ -26,10 +26,10 @@ SAID = {
     ("dpserve/commands/explaining.py", "laplace"),  # a loss
     ("dpserve/commands/metered_demonstration.py", "selected-neuron"),
     ("dpserve/commands/options.py", "gaussian"),  # a kind of account
-    ("dpserve/commands/retraining.py", "label"),  # a column
-    ("dpserve/commands/tables.py", "label"),
+    ("dpserve/commands/schema.py", "label"),  # a column
     ("audit/membership/claims.py", "gaussian"),  # a kind of account
     ("training/inputs/reading.py", "label"),
+    ("training/inputs/schema_files.py", "label"),
     ("training/kinds/head/bundle.py", "published"),  # a kind of model
 }
 

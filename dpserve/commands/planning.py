@@ -245,17 +245,17 @@ def _plan_before_training(
 
 
 def _gives(
-    found: Recommendation, rows: _Rows, given: PlanOptions, shares_of: Mapping[str, float], mu: float
+    choice: Recommendation, rows: _Rows, given: PlanOptions, shares_of: Mapping[str, float], mu: float
 ) -> Iterator[str]:
     """Yield sentences on what the model is worth. mu: of what all answers cost."""
-    option, expected = found.chosen, next((each for each in found.estimates if each.option == found.option), None)
+    option, expected = choice.chosen, next((each for each in choice.estimates if each.option == choice.option), None)
     many = "any number of answers" if option.pays == "once" else f"{given.queries:,} answers"
     yield f"{option.title}: {many}."
-    if expected is not None and expected.mean is not None and found.constant is not None and rows.known is not None:
+    if expected is not None and expected.mean is not None and choice.constant is not None and rows.known is not None:
         spread = "" if expected.spread is None else f" ± {expected.spread:.2f}"
         yield (
             f"On {len(rows.known):,} public rows it was right on {expected.mean:.2f}{spread} of those held out; always "
-            f"naming the commonest class on {found.constant.accuracy:.2f}."
+            f"naming the commonest class on {choice.constant.accuracy:.2f}."
         )
     else:
         yield "No accuracy is promised: --public FILE measures it on rows like yours."
@@ -277,10 +277,10 @@ def _gives(
         )
 
 
-def _costs(budget: Budget, found: Recommendation, given: PlanOptions, price: int) -> str:
+def _costs(budget: Budget, choice: Recommendation, given: PlanOptions, price: int) -> str:
     """Return what the model costs, and what its lineage has left."""
     at = f"at delta {budget.delta:g}".replace("e-0", "e-")
-    if found.chosen.pays != "once":
+    if choice.chosen.pays != "once":
         together = budget.epsilon_at(price * (given.queries or 1))
         return f"epsilon {together:.3g} {at} for all these answers, each as it is asked."
     cost = f"epsilon {budget.epsilon_at(price):.3g} {at}, once."

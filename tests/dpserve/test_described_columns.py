@@ -56,6 +56,22 @@ def test_a_table_is_fitted_by_the_types_of_its_columns(home):
         PrivateClassifier(SCHEMA, epsilon=1, delta=1e-6, lineage="others", n=RECORDS).fit(other)
 
 
+def test_the_index_of_a_frame_is_no_column(home):
+    lineage = Lineage("patients", epsilon=9, delta=1e-6)
+    model = PrivateClassifier(SCHEMA, epsilon=8, delta=1e-6, lineage=lineage, n=RECORDS, kind="class-sums")
+    fits = {
+        model.fit(frame).certificate_.model_id  # the same records are the same fit
+        for frame in (
+            FRAME,
+            FRAME.sample(frac=1, random_state=0).query("age >= 0"),
+            FRAME.rename_axis("k"),
+            FRAME.set_index(pd.MultiIndex.from_arrays([AGE, range(RECORDS)], names=["age", None])),
+            FRAME.set_axis(FRAME["ward"] + AGE.astype(str)),
+        )
+    }
+    assert len(fits) == 1
+
+
 def test_every_type_of_a_column_is_one_of_a_schemas_file(tmp_path):
     types = {
         "age": Integer(0, 120),
