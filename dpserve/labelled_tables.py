@@ -136,9 +136,7 @@ def _with_column(described: Schema, X: Any, y: str) -> LabelledTable:
         # Only who reads a file should wait for Arrow.
         from dpserve.training.inputs.table_records import column_names
 
-        schema = described.table
-        encoding = described.encoding or (None if schema is None else schema.encoding)
-        return LabelledTable(str(X), y, _others(column_names(str(X), encoding, described.sheet), y))
+        return LabelledTable(str(X), y, _others(column_names(str(X), described.encoding, described.sheet), y))
     names = names_of(X)
     if names is None:
         raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")

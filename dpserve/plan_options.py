@@ -125,12 +125,11 @@ class PlanOptions(Declarations):
         schema = self.file_schema()
         if self.public != DIGITS and schema is None and (not names or (self.classes or "").isdecimal()):
             raise TrainingError("declare the class names of the rows with --classes a,b,..., or give their --schema")
-        encoding = self.encoding or (None if schema is None else schema.encoding)
-        form = self.for_public(self.public, encoding)
+        form = self.for_public(self.public)
         if schema is None and self.described():
             from dpserve.training.inputs.table_records import column_names
 
-            there = column_names(self.public, encoding, self.sheet)
+            there = column_names(self.public, self.encoding, self.sheet)
             schema = self.column_schema([name for name in there if name not in form.ignore])
         found = form.read(
             self.public,

@@ -103,7 +103,7 @@ def _public_rows(given: TrainOptions, source: str, private: Records) -> Records:
         values = values_of(classes, given.classes)
     else:
         values = schema.class_values(schema.facts.label or given.label, classes)
-    rows = given.for_public(source, given.encoding).rows_like(
+    rows = given.for_public(source).rows_like(
         source,
         declared.feature_names,
         declared.lower,

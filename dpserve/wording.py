@@ -4,6 +4,7 @@ A floor below says which option it means (`dpserve.accounting.messages`), and ho
 """
 
 import functools
+import shlex
 from collections.abc import Mapping
 
 from dpserve.accounting.messages import Message, spelled
@@ -65,7 +66,7 @@ def flags_of(options: Options) -> list[str]:
         if name in options.model_fields_set:
             value = getattr(options, name)
             values = value if is_several(field) else [",".join(map(str, value)) if isinstance(value, tuple) else value]
-            words += [as_flag(name, str(value)) for value in values]
+            words += [as_flag(name, shlex.quote(str(value))) for value in values]
     return words
 
 

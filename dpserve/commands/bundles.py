@@ -36,6 +36,7 @@ from dpserve.training.errors import BundleError, WrongOption
 from dpserve.training.evaluation import SHARES, Evaluation, Law
 from dpserve.training.export.files import FORMS, exported
 from dpserve.training.inputs.declared import values_of
+from dpserve.training.inputs.reading import TableRows
 from dpserve.training.inputs.records import Units
 from dpserve.training.inputs.schema import facts_of
 from dpserve.training.intervals import CONFIDENCE, Interval
@@ -216,8 +217,9 @@ class HeldOut(Blocks, FileOptions):
     lineage_delta: float | None = LINEAGE_DELTA(panel="")
 
     def __init__(self, **given: Any) -> None:
-        """Take the options; the schema's file says the label and the key, where they are not given."""
-        super().__init__(**facts_of(given.get("schema_file")).among(("label", "id")) | given)
+        """Take the options; the schema's file says how the table is read, where that is not given."""
+        by_file = facts_of(given.get("schema_file")).among(TableRows.model_fields.keys() - {"ignore"})
+        super().__init__(**by_file | given)
 
     def class_values(self, classes: Sequence[str]) -> tuple[str, ...]:
         """Return what each of a model's classes is called in the rows. Raises DataError."""

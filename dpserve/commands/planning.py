@@ -290,11 +290,13 @@ def _costs(budget: Budget, choice: Recommendation, given: PlanOptions, price: in
     account = _account(name)
     if account is None:
         return f"{cost} The lineage {name} has no budget yet: 'dpserve serve' opens it."
-    held, left = account.budget, account.remaining
-    has = f"The lineage {name} has epsilon {held.epsilon_at(left):.3g} left of {held.epsilon_at(held.limit):.3g}"
-    if left < price:
-        return f"{cost} {has}, which does not pay for it."
-    return f"{cost} {has}, and {held.epsilon_at(left - price):.3g} after it."
+    held, spent = account.budget, account.spent
+    added, left = held.words_of_cost(spent, price)
+    has = f"Of the lineage {name} {held.shown_in} = {left} is left"
+    if account.remaining < price:
+        return f"{cost} {has}, which does not pay for it: it takes {added}."
+    _, after = held.words_of_cost(spent + price, 0)
+    return f"{cost} {has}; this takes {added}, and leaves {after}."
 
 
 def _account(lineage: str) -> Account | None:

@@ -120,7 +120,7 @@ _DECLARED = (
 def as_lines(command: str) -> str:
     """Return a command in lines that end in a backslash where they are too long for a terminal."""
     lines, line = [], ""
-    for part in re.split(r" (?=--)", command):
+    for part in _PART.findall(command):
         if line and len(line) + len(part) + 3 > WIDTH:
             lines.append(f"{line} \\")
             line = "    " + part
@@ -129,6 +129,9 @@ def as_lines(command: str) -> str:
     return "\n".join([*lines, line])
 
 
+_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
+_PART = re.compile(f"{_WORD}(?: (?!--){_WORD})*")
+"""A flag with its values; a shell's quotation marks may hold spaces."""
 WIDTH = 80
 """Columns of a terminal as people have it."""
 

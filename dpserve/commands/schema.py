@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -133,8 +134,8 @@ def init(
     )
     lacking.attempt(lambda: declared_count(facts.n))
     lacking.check()
-    facts = facts.replaced(ignore=left_out)
-    content = schema_content(facts, columns, classes, encoding)
+    facts = facts.replaced(ignore=left_out, **({} if encoding is None else {"encoding": encoding}))
+    content = schema_content(facts, columns, classes)
     parse_schema(content, out.name).split(label or "")
     as_toml = out.suffix.lower() != ".json"
     text = (
@@ -145,7 +146,9 @@ def init(
     typer.echo(f"Wrote {out}. It is public: the model's certificate has its columns and classes.")
     if encoding is not None or any(types.values()):
         typer.echo("Check its types and its encoding: they are those of the file, which one record can change.")
-    typer.echo(f"Next: dpserve train --data {data} --schema {out} --epsilon 1 --delta 1e-6")
+    named = {"--data": data, "--sheet": given.sheet, "--schema": str(out)}
+    table_words = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in named.items() if value is not None)
+    typer.echo(f"Next: dpserve train {table_words} --epsilon 1 --delta 1e-6")
 
 
 def _label(given: InitOptions, types: Mapping[str, str | None], asker: _Asker) -> str | None:

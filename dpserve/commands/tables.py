@@ -47,17 +47,17 @@ class FileOptions(RowsForm):
         with shares("reading") as show:
             return super().read(source, progress=lambda _, share: show("", share), **declared)
 
-    def for_public(self, source: str, encoding: str | None) -> Self:
+    def for_public(self, source: str) -> Self:
         """Return the options by which public rows are read: no key of records, for no lineage has them.
 
         Columns that are no features may be missing there.
         """
         if source == DIGITS or source.lower().endswith(".npz"):
-            return self
+            return self.replaced(encoding=None)
         # Only who reads a table should wait for Arrow.
         from dpserve.training.inputs.table_records import column_names
 
-        there = column_names(source, encoding, self.sheet)
+        there = column_names(source, self.encoding, self.sheet)
         no_features = (*self.ignore, getattr(self, "unit", None), self.id)
         return self.replaced(id=None, ignore=tuple(name for name in there if name in no_features))
 

@@ -1,6 +1,7 @@
 """`dpserve train` and `dpserve train-published`, and what they say comes next."""
 
 import asyncio
+import shlex
 import warnings
 from difflib import get_close_matches
 from pathlib import Path
@@ -203,7 +204,7 @@ def next_step(
     Where the lineage's budget is there and cannot pay for a release, say so instead: whether it may learn more is the
     owner's to decide. So is whether the same records get a second budget.
     """
-    serve = " ".join(filter(None, ("dpserve serve", str(out), price)))
+    serve = " ".join(filter(None, ("dpserve serve", shlex.quote(str(out)), price)))
     if certificate.blocks:  # which bring their budgets
         return f"Next: {serve}"
     try:

@@ -1,6 +1,7 @@
 """`dpserve plan`: before training, on public rows, of a bundle, and never on private records."""
 
 import json
+import re
 import shlex
 import shutil
 
@@ -9,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
+from dpserve import PrivateClassifier
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.picorho import to_rho
 from dpserve.cli import app
@@ -296,7 +298,7 @@ def test_only_images_whose_answers_get_noise_are_centred(tmp_path):
         assert ("centred" in found) == (name == "head")
 
 
-def test_the_command_of_a_plan_trains_as_it_stands(run):
+def test_the_command_of_a_plan_trains_as_it_stands(run, monkeypatch):
     """A schema, or flags for each column; the lineage's budget is looked up."""
     declared = ["--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6"]
     run("schema", "init", "own.csv", *declared, "--id", "id", "--n", 200, "--out", "own.toml")
@@ -306,9 +308,30 @@ def test_the_command_of_a_plan_trains_as_it_stands(run):
         assert "has no budget yet" in found["costs"]
         _, *command = shlex.split(found["command"])
         run(*command)
-        shutil.rmtree(run.folder / "model")
+        if words[0] == "--schema":
+            shutil.rmtree(run.folder / "model")
+    run("lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-6)
+    run("export", "model", "--to", "safetensors")
+    said = planned(run, "plan", "--schema", "own.toml", *price)["costs"]
+    monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])
+    fit = PrivateClassifier(run.folder / "own.toml", epsilon=1, delta=1e-5).cost()
+    assert fit.left[""] in said  # one currency, in which the parts add up
+    left, taken, after = (float(number) for number in re.findall(r"(?:epsilon = |leaves )([\d.]+)", said))
+    assert left - taken == pytest.approx(after, abs=0.002)
     images = planned(run, "plan", "--n", 60_000, "--classes", 10, "--image-shape", "28,28", *price)
     assert "--image-shape 28,28" in images["command"]
+
+
+def test_a_command_for_a_person_to_run_keeps_names_whole(run):
+    (run.folder / "a table --x.csv").write_text((run.folder / "own.csv").read_text())
+    answers = ("--label", "ok", "--classes", "no,yes", "--bounds", "0:1e6", "--id", "id", "--n", 200)
+    said = run("schema", "init", "a table --x.csv", *answers, "--out", "it's.toml").stdout
+    _, *train = shlex.split(said.partition("Next: ")[2])
+    run(*train)
+    price = ("--epsilon", 1, "--delta", 1e-5)
+    lines = run("plan", "--data", "a table --x.csv", "--schema", "it's.toml", *price).stdout.partition("Gives:")[0]
+    _, _, *plan = shlex.split(lines)
+    assert {"a table --x.csv", "it's.toml"} <= {*plan}
 
 
 def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):

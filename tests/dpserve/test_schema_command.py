@@ -147,22 +147,25 @@ def test_the_columns_of_names_are_no_fields(run, table):
     assert [field["name"] for field in content["fields"]] == ["age", "work", "born", "ill"]
 
 
-def test_a_schema_alone_trains_plans_and_evaluates(run, table):
+def test_a_schema_alone_trains_plans_and_evaluates(run, table, monkeypatch):
     """Two commands lead from a table to a model, on the command line and in Python."""
-    table.assign(key=np.arange(300), note="a long day").to_csv(run.folder / "t.csv", index=False)
-    table.assign(key=np.arange(300, 600), note="x").to_csv(run.folder / "held.csv", index=False)
-    run("schema", "init", "t.csv", *ANSWERS, "--yes")
+    for name, start in (("t.csv", 0), ("held.csv", 300)):
+        rows = table.assign(key=np.arange(start, start + 300), note="ein schöner Tag", höhe=2)
+        rows.to_csv(run.folder / name, index=False, encoding="latin-1")
+    run("schema", "init", "t.csv", *ANSWERS, "--bounds", "höhe=0:9", "--yes")
     price = ("--epsilon", 1, "--delta", 1e-6)
     run("train", "--data", "t.csv", "--schema", "t.toml", *price)
     certificate = load_model(run.folder / "model").certificate
-    assert [column.kind for column in certificate.feature_map.columns] == ["number", "levels", "date", "text"]
+    assert [column.kind for column in certificate.feature_map.columns] == ["number", "levels", "date", "text", "number"]
     assert (certificate.lineage, certificate.classes) == ("t", ("no", "yes"))
-    assert "--schema t.toml" in run("plan", "--schema", "t.toml", *price).stdout
+    assert "--schema t.toml" in run("plan", "--data", "t.csv", "--schema", "t.toml", *price).stdout
     opening = ("--lineage", "held", "--lineage-epsilon", 1, "--lineage-delta", 1e-6)
     run("lineage", "set-budget", "model", "--epsilon", 2, "--delta", 1e-6)
     said = run("evaluate", "model", "--data", "held.csv", "--schema", "t.toml", *opening, *price).stdout
     assert "area below the ROC curve of yes" in said
-    assert PrivateClassifier(run.folder / "t.toml", epsilon=1, delta=1e-6)._request().n == 300
+    monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])
+    classifier = PrivateClassifier(run.folder / "t.toml", epsilon=0.5, delta=1e-6)
+    assert classifier.fit(run.folder / "t.csv").certificate_.lineage == "t"
     assert dpserve.plan(run.folder / "t.toml", epsilon=1, delta=1e-6).reason
 
 
@@ -298,7 +301,8 @@ def test_a_spreadsheet_with_several_sheets_is_declared_by_the_one_that_is_named(
     answers = ("--label", "ill", "--classes", "no,yes", "--bounds", "50:250", "--n", 2)
     refused = run.fails("schema", "init", "staff.xlsx", *answers)
     assert "has the sheets 'Leute', 'Notizen': name the one to read, with --sheet" in refused
-    run("schema", "init", "staff.xlsx", *answers, "--sheet", "Leute", "--out", "leute.json")
+    said = run("schema", "init", "staff.xlsx", *answers, "--sheet", "Leute", "--out", "leute.json").stdout
+    assert "--sheet Leute" in said.partition("Next: ")[2]
     written = (run.folder / "leute.json").read_text("utf-8")
     assert '"name": "größe"' in written  # as a person reads it
 

@@ -3,12 +3,11 @@
 The format is Frictionless Table Schema (https://datapackage.org/standard/table-schema/) as JSON or as TOML: `fields`
 with `name`, `type`, `constraints` (`minimum`, `maximum`, `enum`, `required`, `maxLength`), `categories`,
 `missingValues`, `trueValues`, `falseValues`, `decimalChar` and `groupChar` of numbers, and `format` of dates, a pattern
-as C's strptime has it; `missingValues` and `fieldsMatch` ("equal" or "subset") for all of them, and `encoding`, that of
-a CSV file, as a Data Resource has it. Four properties of a field are this project's own, as the standard allows:
-`unknownLevels` ("refuse" or "coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and
-`text` with `buckets`, `of` ("words" or "characters") and `lengths`, or with `encoder`, a folder beside the schema, and
-perhaps `sha256`. Beside the fields the file may have `TableFacts`. What each type becomes is in
-`dpserve.training.inputs.columns`.
+as C's strptime has it; `missingValues` and `fieldsMatch` ("equal" or "subset") for all of them. Four properties of a
+field are this project's own, as the standard allows: `unknownLevels` ("refuse" or "coordinate"), `ifMissing` (a value
+that a missing one counts as), `parts` of a date, and `text` with `buckets`, `of` ("words" or "characters") and
+`lengths`, or with `encoder`, a folder beside the schema, and perhaps `sha256`. Beside the fields the file may have
+`TableFacts`. What each type becomes is in `dpserve.training.inputs.columns`.
 
 A schema is public. It goes into the certificate, so nothing in it may be read off the private records.
 """
@@ -47,7 +46,7 @@ Unlabelled = Literal["refuse", "leave-out"]
 """The treatment of records without a label."""
 TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
 
-_TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch", "encoding"}
+_TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch"}
 _FIELD_PROPERTIES = {"name", "type", "constraints", "categories", "missingValues", "trueValues", "falseValues"}
 _FIELD_PROPERTIES |= {"unknownLevels", "ifMissing", "parts", "text", "decimalChar", "groupChar", "format"}
 _SAID_ONLY = {"$schema", "title", "description", "example", "examples", "rdfType", "categoriesOrdered", "name"}
@@ -67,6 +66,7 @@ class TableFacts(Options):
     ignore: tuple[str, ...] = option((), "Columns that are left out.")
     lineage: str | None = option(None, "The lineage of the records.")
     n: int | None = option(None, "About how many records there are, or units, as a number that may be public.", ge=1)
+    encoding: str | None = option(None, "Of a CSV file, as a Data Resource has it.")
 
     def among(self, names: Collection[str]) -> dict[str, Any]:
         """Return those of these names that the file states."""
@@ -90,14 +90,13 @@ class TableSchema:
 
     class_names: for each column of levels what its levels are called, if that column is the label. subset: whether the
     table may have other columns, which are left out. missing: texts that stand for none in a column without a field.
-    encoding: of a CSV file; None for UTF-8. facts: what the file states beside the columns.
+    facts: what the file states beside the columns.
     """
 
     columns: Columns
     class_names: Mapping[str, tuple[str, ...]]
     subset: bool = False
     missing: tuple[str, ...] = ()
-    encoding: str | None = None
     facts: TableFacts = _NO_FACTS
 
     def split(self, label: str) -> tuple[Columns, LabelColumn]:
@@ -213,7 +212,7 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
     if problems:
         raise DataError(Message("\n - ").join([f"{file_name} cannot be used:", *problems]))
     missing = _as_texts(content.get("missingValues", [""])) or ()
-    return TableSchema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"), facts)
+    return TableSchema(tuple(columns), class_names, match == "subset", missing, facts)
 
 
 def facts_of(source: Any) -> TableFacts:

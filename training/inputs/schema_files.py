@@ -36,9 +36,7 @@ _TYPES = {
 _LEVELS, _TEXT, _CLASSES = "one of these levels", "free text, in hashed words", "the classes"
 
 
-def schema_content(
-    facts: TableFacts, columns: Mapping[str, ColumnType], classes: Mapping[str, str], encoding: str | None = None
-) -> dict[str, Any]:
+def schema_content(facts: TableFacts, columns: Mapping[str, ColumnType], classes: Mapping[str, str]) -> dict[str, Any]:
     """Return a Table Schema's descriptor. columns: of features. classes: the name of each by its value in the table.
 
     Values may be missing everywhere but among the classes.
@@ -55,7 +53,6 @@ def schema_content(
     return {
         **{name: list(value) if isinstance(value, tuple) else value for name, value in stated.items()},
         "missingValues": [text for text in MISSING_TEXTS if text not in levels],
-        **({} if encoding is None else {"encoding": encoding}),
         "fields": [*fields, label | {"constraints": constraints}],
     }
 

@@ -82,7 +82,7 @@ def read_with_schema(
     unit;
     id_column: the one with a key of each record, or of its person. These are no features, as the column that names
     blocks is none. encoding, sheet: as for
-    `open_table`; the schema's encoding by default. unlabelled: whether records without a label are refused or left out.
+    `open_table`. unlabelled: whether records without a label are refused or left out.
     Raises DataError that names every column that does not fit, with the line where it first does not and what to do.
     """
     columns, classes = schema.split(label)
@@ -90,7 +90,7 @@ def read_with_schema(
     of_unit, of_id = (nameless.get(name or "", schema.missing) for name in (unit, id_column))
     ignore = _without(ignore, label, unit, id_column, blocks)
     columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
-    table = open_table(source, encoding or schema.encoding, sheet)
+    table = open_table(source, encoding, sheet)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
     declaration = Declaration(*coordinates_of(columns), classes.classes, columns, clips=clip)
     reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id, unlabelled, blocks)

@@ -3,6 +3,7 @@
 Nothing here looks at a value: a table has names and storage types, as the owner's own file has them.
 """
 
+import shlex
 from collections.abc import Collection, Mapping
 
 from dpserve.accounting.messages import Message
@@ -62,7 +63,8 @@ def shortest_way(source: str) -> TrainingError:
     """Return the last line of what is undeclared. source: the table, as its owner names it."""
     return TrainingError(
         Message(
-            "'dpserve schema init {}' asks for what is public, and writes it into a file that {schema} takes", source
+            "run dpserve schema init {}: it asks for what is public, and writes it into a file that {schema} takes",
+            shlex.quote(source),
         )
     )
 
