@@ -39,7 +39,6 @@ from dpserve.wording import as_flag
 
 _Answer = TypeVar("_Answer")
 _NONE = "none"
-_OFFICE = "%d.%m.%Y"
 """The pattern of dates where semicolons stand between columns; dates as 2026-01-31 are read, too."""
 
 _INTRODUCTION = """\
@@ -262,7 +261,7 @@ def _as_written(
         if isinstance(column, Number) and decimal == ",":
             made[name] = column.replaced(decimal=",", group=".")
         if isinstance(column, Date) and not isinstance(column, Datetime) and office:
-            made[name] = column.replaced(pattern=_OFFICE)
+            made[name] = column.replaced(pattern="%d.%m.%Y")
     return made
 
 

@@ -71,10 +71,10 @@ def test_without_a_budget_nothing_is_written_and_it_is_said_how_to_give_one(run,
     said = run.fails("export", "model", "--to", "onnx")
     assert "the lineage people has no budget" in said
     assert "lineage set-budget" in said
-    budget("--rho", "0.001", "--delta", "1e-5")
+    budget("--rho", "0.02", "--delta", "1e-5")
     refused = run.fails("export", "model", "--to", "onnx")
     assert re.search(
-        r"would pay rho = \S+ for \S+, more than its whole budget, rho = 0\.001; nothing",
+        r"would pay rho = \S+ for \S+, more than its whole budget, rho = 0\.02; nothing",
         refused,
     )
     assert (files(run), spent(run)) == (set(), 0)

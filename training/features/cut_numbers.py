@@ -25,7 +25,7 @@ from dpserve.training.features.quantiles import (
     cuts_between,
     makes_cells,
 )
-from dpserve.training.features.whole_steps import LENGTH, into_ball, on_own_grid
+from dpserve.training.features.whole_steps import LENGTH, into_ball
 from dpserve.training.inputs.columns import NumberColumn, numbers_among
 
 
@@ -172,21 +172,20 @@ class Quantiles(FeatureMap):
         return CutLayout(tuple(map(len, self.cuts)), len(self.lower) + 1)
 
     def compact(self, X: Floats) -> CutRows:
-        """Return phi(x) of rows (n, d): the numbers of `_hidden`, each operation of `into_ball` in turn."""
+        """Return phi(x) of rows (n, d): the numbers of `_hidden`, each once."""
         layout, u = self._layout, self._scaled(X)
         codes = np.empty((len(X), len(self.numbers)), dtype=np.uint8)
         for place, (number, cuts) in enumerate(zip(self.numbers, self.cuts, strict=True)):
             codes[:, place] = np.searchsorted(cuts, u[:, number], side="right")
         weights = np.array([1.0 / math.sqrt(count) for count in layout.distinct])
-        often = np.bincount(layout.which, layout.counts).astype(np.float64)
-        whole, units = on_own_grid(u, self.dimension - 1, float(weights.max()))
-        steps = np.rint(weights / units[:, None])
-        norms = np.sqrt(np.square(steps) @ often + np.vecdot(whole, whole)) * units
-        factors = LENGTH * math.sqrt(1 - self.bias**2) * units / np.maximum(self.clip_norm, norms)
+        often: Floats = np.append(np.bincount(layout.which, layout.counts), np.ones(u.shape[1])).astype(np.float64)
+        held = np.hstack([np.broadcast_to(weights, (len(u), len(weights))), u])
+        length = LENGTH * math.sqrt(1 - self.bias**2)
+        heights, behind = np.hsplit(into_ball(held, self.clip_norm, length, self.dimension - 1, often), [len(weights)])
         beside = np.empty((len(X), layout.others), dtype=np.float32)
-        beside[:, :-1] = np.trunc(whole * factors[:, None])
+        beside[:, :-1] = behind
         beside[:, -1] = math.trunc(LENGTH * self.bias)
-        return CutRows(layout, codes, np.trunc(steps * factors[:, None]).astype(np.float32), beside)
+        return CutRows(layout, codes, heights.astype(np.float32), beside)
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors

@@ -42,32 +42,28 @@ def standard_normal(seed: int, shape: tuple[int, int]) -> Floats:
     return np.random.RandomState(seed).standard_normal(shape)
 
 
-def into_ball(vectors: Floats, radius: float, length: float, width: int | None = None) -> Floats:
+def into_ball(
+    vectors: Floats, radius: float, length: float, width: int | None = None, often: Floats | None = None
+) -> Floats:
     """Return whole numbers (n, k): `length` x / max(radius, ||x||) for each row x of `vectors`, rounded towards zero.
 
     So a row is at most `length` (1 + 2^-50) long: what `SHRINK` is for. x is rounded first, to whole multiples
     m of 2^(e - b), e being the exponent of its largest coordinate, with k 4^b <= 2^53: the sum of the squares of m is
     a whole number of at most 2^53, exact in any order of summation, and its square root is rounded once.
 
-    width: k, where coordinates that are 0 were left out.
+    width: k, where coordinates that are 0 were left out, or that are up to their signs others. often: how many each
+    coordinate then stands for.
     """
-    whole, units = on_own_grid(vectors, vectors.shape[1] if width is None else width)
-    norms = np.sqrt(np.vecdot(whole, whole)) * units
+    bits = exact_bits(vectors.shape[1] if width is None else width)
+    exponents = np.frexp(np.maximum(vectors.max(axis=1), -vectors.min(axis=1)))[1]
+    exponents = np.maximum(exponents, LEAST_EXPONENT) - bits
+    whole = vectors * np.ldexp(1.0, -exponents)[:, None]
+    np.rint(whole, out=whole)
+    units = np.ldexp(1.0, exponents)
+    norms = np.sqrt(np.vecdot(whole, whole if often is None else whole * often)) * units
     whole *= (length * units / np.maximum(radius, norms))[:, None]
     scaled: Floats = np.trunc(whole, out=whole)
     return scaled
-
-
-def on_own_grid(vectors: Floats, width: int, largest: float = 0.0) -> tuple[Floats, Floats]:
-    """Return each row of `vectors` (n, k) in whole numbers of a unit of its own, and the units (n,).
-
-    width, largest: of the whole row, where coordinates were left out, of which none is larger.
-    """
-    ends = np.maximum(np.maximum(vectors.max(axis=1), -vectors.min(axis=1)), largest)
-    exponents = np.maximum(np.frexp(ends)[1], LEAST_EXPONENT) - exact_bits(width)
-    whole = vectors * np.ldexp(1.0, -exponents)[:, None]
-    np.rint(whole, out=whole)
-    return whole, np.ldexp(1.0, exponents)
 
 
 def without_zeros(places: NDArray[np.int64], values: Floats) -> tuple[NDArray[np.int64], Floats]:
