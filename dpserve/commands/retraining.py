@@ -1,7 +1,6 @@
 """`dpserve plan --retrain`: what each of several retrainings may cost as records come by block, and its accuracy."""
 
 import json
-import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -119,8 +118,15 @@ _DECLARED = (
 
 def as_lines(command: str) -> str:
     """Return a command in lines that end in a backslash where they are too long for a terminal."""
+    parts: list[str] = []
+    for word in shlex.split(command):
+        quoted = shlex.quote(word)
+        if word.startswith("--") or not parts:
+            parts.append(quoted)
+        else:
+            parts[-1] += f" {quoted}"
     lines, line = [], ""
-    for part in _PART.findall(command):
+    for part in parts:
         if line and len(line) + len(part) + 3 > WIDTH:
             lines.append(f"{line} \\")
             line = "    " + part
@@ -129,9 +135,6 @@ def as_lines(command: str) -> str:
     return "\n".join([*lines, line])
 
 
-_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
-_PART = re.compile(f"{_WORD}(?: (?!--){_WORD})*")
-"""A flag with its values; a shell's quotation marks may hold spaces."""
 WIDTH = 80
 """Columns of a terminal as people have it."""
 

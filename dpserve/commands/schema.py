@@ -39,7 +39,6 @@ from dpserve.wording import as_flag
 
 _Answer = TypeVar("_Answer")
 _NONE = "none"
-"""The pattern of dates where semicolons stand between columns; dates as 2026-01-31 are read, too."""
 
 _INTRODUCTION = """\
 {}
@@ -261,6 +260,7 @@ def _as_written(
         if isinstance(column, Number) and decimal == ",":
             made[name] = column.replaced(decimal=",", group=".")
         if isinstance(column, Date) and not isinstance(column, Datetime) and office:
+            # Dates as 2026-01-31 are read, too.
             made[name] = column.replaced(pattern="%d.%m.%Y")
     return made
 

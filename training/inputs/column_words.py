@@ -111,5 +111,5 @@ def _names_people(words: Sequence[str]) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a column's name: patient_id and PatientId have two."""
-    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+", name)]
+    """Return the words of a column's name: patient_id, PatientId and patientID have two."""
+    return [word.lower() for word in re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z0-9])", " ", name))]
