@@ -381,7 +381,9 @@ class SetBudget(BudgetTerms, OwnerAct):
             meaning = "It has spent more than that: it is refused every new question, and what it was told stays told."
         else:
             meaning = "What is spent stays spent."
-        former, new = before.words(before.limit), budget.words(budget.limit)
+        # One reads both in the currency of the new one, where the accounts count the same.
+        alike = before.currency is budget.currency and before.limit != budget.limit
+        former, new = (budget if alike else before).words(before.limit), budget.words(budget.limit)
         warnings = [f"{whose} has asked already. {RAISED_AFTER_ANSWERS}"] if late else []
         if small := await _too_small(acts.ledger, lineage, budget, account.spent):
             warnings.append(small)

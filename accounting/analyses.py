@@ -84,9 +84,9 @@ def _coins_first(analyse: Callable[[Composition, float], Analysis]) -> Callable[
             return analyse(losses, delta)
         left = math.nextafter(delta - coins, 0.0)
         if left <= 0:
-            return Analysis(analyse.__name__, None, f"the coins of the releases take {coins:.3g} of delta", False)
+            return Analysis(analyse.__name__, None, f"failure probabilities take {coins:.3g} of delta", False)
         analysis = analyse(rest, left)
-        return replace(analysis, method=f"{analysis.method}; coins take {coins:.3g} of delta")
+        return replace(analysis, method=f"{analysis.method}; failure probabilities take {coins:.3g} of delta")
 
     return with_coins
 

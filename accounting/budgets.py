@@ -90,6 +90,9 @@ Scope = Literal["client", "group", "lineage", "block"]
 _GIVEN_DIGITS, _LEAST_GIVEN = 6, 10**10
 """The most digits of a rho that an owner gives, and the least limit that is told by them."""
 
+READ_AT = 1e-6
+"""The delta at which an amount of rho is said as an epsilon where no other was given."""
+
 MEASURES = ("epsilon", "rho", "mu", "posterior_belief", "advantage")
 """The quantities in which an owner may state a budget, each with a delta."""
 
@@ -305,18 +308,25 @@ class Budget:
             return self.currency.words(amount)
 
     def words_of_cost(self, spent: int, cost: int) -> tuple[str, str]:
-        """Return what a cost adds to what was spent, and what is left: `epsilon = 0.5`, `0.2 of 3 at delta = 1e-05`.
+        """Return what a cost is, with its verb, and what is left, in the currency that a person reads.
 
-        Both in the currency that a person reads, in which they add up: each is by how much the number shown grows.
+        `costs rho = 0.5`; of an epsilon at a delta `costs epsilon = 0.5 by itself and adds 0.2 to the 1.2 that was
+        spent`: what it adds is by how much the number shown grows. Left is `0.2 of 3 at delta = 1e-05`.
         """
         limit = self.shown(self.limit)
         left = max(0.0, limit - self.shown(spent))
         whole = f"{self.figure(limit)}{self._at_delta}"
         added = self.growth(spent, cost)
         if added is None:
-            return f"more than {self.shown_in} = {whole}", f"{left:.4g} of {whole}"
+            return f"costs more than {self.shown_in} = {whole}", f"{left:.4g} of {whole}"
         digits = next((count for count in range(4, 12) if f"{added:.{count}g}" != f"{left:.{count}g}"), 12)
-        return f"{self.shown_in} = {added:.{digits}g}", f"{left:.{digits}g} of {whole}"
+        price = f"costs {self.shown_in} = {added:.{digits}g}"
+        if self.shown_in != self.currency.name:
+            price += " by itself"
+            if spent:
+                alone = f"costs {self.shown_in} = {self.figure(self.shown(cost))} by itself"
+                price = f"{alone} and adds {added:.{digits}g} to the {self.figure(self.shown(spent))} that was spent"
+        return price, f"{left:.{digits}g} of {whole}"
 
     def figure(self, shown: float) -> str:
         """Return a number that a person reads, as text: an epsilon that follows from rho is never exact."""
@@ -405,6 +415,17 @@ class Budget:
                 f"delta must be at least {sampling_error.least_delta(rho):.3g} for a budget of {rho:.6g} rho, "
                 f"not {self.delta:g}: the noise sampler's own error takes a share of it"
             )
+
+
+def words_at(amount: int, delta: float | None = READ_AT) -> str:
+    """Return an amount of rho of Gaussian noise in words, as an epsilon at delta.
+
+    delta: None for an amount that was given in rho. It is said in rho, too, where the sampler's error takes a larger
+    delta.
+    """
+    if delta is not None and _fits(amount, delta):
+        return f"epsilon = {_epsilon(amount, 'gaussian', delta):.4g} at delta = {delta:g}"
+    return RHO.words(amount)
 
 
 def _require_pure_delta(delta: float) -> None:

@@ -165,9 +165,9 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
         ),
         ReportTable.from_rows(
             "what the keys spent",
-            ("key", "rho", "epsilon", "rows left"),
+            ("key", "epsilon", "rows left"),
             [
-                (place, account["spent"]["rho"], account["spent"]["epsilon"], account["queries_left"])
+                (place, account["spent"]["epsilon"], account["queries_left"])
                 for place, account in enumerate(outcome.accounts, start=1)
             ],
         ),
@@ -199,7 +199,8 @@ def _attack_finding(outcome: "Outcome") -> str:
     judged, best, pairs, replays = outcome.verdict, outcome.verdict.best, outcome.verdict.pairs, outcome.replays
     total = judged.total
     spending = (
-        f"for what was actually spent, rho = {number(total.rho)}, TPR - FPR <= {number(total.advantage())} "
+        f"for what was actually spent, epsilon = {number(total.epsilon())} at delta = {total.delta:g}, "
+        f"TPR - FPR <= {number(total.advantage())} "
         f"(two steps: {number(total.advantage(STEPS))})"
     )
     if replays.averaging_is_free:

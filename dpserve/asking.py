@@ -167,7 +167,7 @@ class Questions:
         model : str, optional
             The name of the model that is asked; by default the service's default one.
         clip : bool, optional
-            Whether to draw finite values beyond the declared bounds back to them, instead of refusing them; by default
+            Whether to clip finite values beyond the declared bounds to them, instead of refusing them; by default
             as in the model's training, `model().get("clips", False)`.
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.

@@ -15,7 +15,7 @@ _MOST_NAMED = 5
 def rows_for(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> NDArray[np.float64]:
     """Return rows X as the features of a model, (n, d), within its declared bounds.
 
-    clip: whether to draw finite values back to their bounds instead of refusing them; None: as in the model's training.
+    clip: whether to clip finite values to their bounds instead of refusing them; None: as in the model's training.
 
     model: the public part of its certificate. X: an array (n, d) in the order of the model's features; a data frame of
     pandas, Polars or Arrow, whose columns are matched by name, in any order; or a list of mappings by name. Where the
@@ -189,7 +189,7 @@ def _within_bounds(rows: NDArray[np.float64], model: Mapping[str, Any], clip: bo
         row, column = (int(place) for place in np.argwhere(~inside)[0])
         raise ValueError(
             f"row {row}, column {column} ({model['feature_names'][column]!r}) is {rows[row, column]:g}; it must be a "
-            f"number from {bounds['lower'][column]:g} to {bounds['upper'][column]:g}; clip=True draws values back to "
+            f"number from {bounds['lower'][column]:g} to {bounds['upper'][column]:g}; clip=True clips values to "
             "their bounds"
         )
     return rows

@@ -92,7 +92,15 @@ def plan(
     shape = None if image_shape is None else shape_of(image_shape, None if declared is None else declared.features)
     with shares("simulating") as progress:
         found = recommend(
-            classes, declared, rows, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress
+            classes,
+            declared,
+            rows,
+            n=n,
+            whole=whole,
+            queries=queries,
+            image_shape=shape,
+            progress=progress,
+            delta=asked.delta,
         )
     kind, _ = found.training_options(n, whole, queries)
     features = features_of_rule(found.chosen.features, declared, image_shape)

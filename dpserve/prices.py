@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from dpserve.accounting.budgets import Budget
+from dpserve.accounting.budgets import READ_AT, Budget
 from dpserve.accounting.messages import Message, named
 from dpserve.mechanisms.gaussian_vector import picorho_for, whole_picorho
 from dpserve.training.errors import WrongOption, WrongValue
@@ -33,6 +33,11 @@ class Price(Options):
             raise WrongValue("delta", "must lie between 0 and 1", value=self.delta)
         epsilon, delta = self.epsilon, self.delta
         return _price("epsilon", epsilon, lambda: picorho_for(epsilon, delta))
+
+    @property
+    def read_at(self) -> float | None:
+        """The delta at which a cost is said as an epsilon; None where the price was given in rho."""
+        return None if self.rho is not None else self.delta or READ_AT
 
 
 def _price(name: str, given: float, whole: Callable[[], int]) -> int:

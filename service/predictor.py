@@ -281,7 +281,7 @@ class Predictor(ABC):
     def check_rows(self, instances: Sequence[Sequence[float]], *, clip: bool | None = None) -> Floats:
         """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about.
 
-        clip: whether to draw finite values back to their bounds instead of refusing them; None: as in training.
+        clip: whether to clip finite values to their bounds instead of refusing them; None: as in training.
         """
         self.check_count(len(instances))
         features = len(self._lower)

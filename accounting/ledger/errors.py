@@ -39,8 +39,8 @@ class BudgetExhausted(LedgerRefusal):
     """The request costs more than an account has left. All amounts are in 1e-12 of the `currency`, what it counts.
 
     `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
-    `remaining` that account's own. `price` is the cost in words, and `left` what remains of which limit: both follow
-    from what was spent, and of an account that others share a client may hear neither.
+    `remaining` that account's own. `price` is the cost in words, as `costs rho = 0.5`, and `left` what remains of which
+    limit: both follow from what was spent, and of an account that others share a client may hear neither.
     """
 
     def __init__(
@@ -62,15 +62,22 @@ class BudgetExhausted(LedgerRefusal):
         self.remaining = max(0, limit - spent)
         self.currency = currency
         self.price, left = (
-            (currency.words(cost), f"{currency.value(self.remaining):.6g} of {currency.value(limit):.6g}")
+            (f"costs {currency.words(cost)}", f"{currency.value(self.remaining):.6g} of {currency.value(limit):.6g}")
             if budget is None
             else budget.words_of_cost(spent, cost)
         )
+        if self.is_spent:
+            left = f"nothing of {left.partition(' of ')[2]}"
         self.left = f"{left} is left"
         # Of an account that others share a client hears only that it refuses.
-        amounts = f": the request costs {self.price}, and {self.left}" if scope == "client" else ""
+        amounts = f": the request {self.price}, and {self.left}" if scope == "client" else ""
         whose = f"block {block}" if block else scope
         super().__init__(f"the {whose}'s budget does not pay for the request{amounts}")
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a millionth of the budget is left at most, which pays for nothing."""
+        return self.remaining * 10**6 <= self.limit
 
     @classmethod
     def of_budget(cls, scope: Scope, budget: Budget, cost: int, spent: int, block: str = "") -> Self:

@@ -305,15 +305,19 @@ class _Act:
         if not isinstance(refused, BudgetExhausted | MechanismNotAccepted):
             return refused
         block, budget, payer = refused.block, self.budgets[refused.block], f"the lineage {lineage}"
-        remedy = f"or raise its budget with 'dpserve lineage set-budget {lineage}'"
+        remedy = f"raise its budget with 'dpserve lineage set-budget {lineage}'"
         if block:
-            payer, remedy = f"the block {block} of {payer}", f"leave its records out, {remedy}"
+            payer, remedy = f"the block {block} of {payer}", f"leave its records out, or {remedy}"
         if isinstance(refused, BudgetExhausted):
-            left = f", and {refused.left} in its budget"
-            if refused.cost > budget.limit:
-                left = f", more than its whole budget, {budget.words(budget.limit)}"
-            words = f"{payer} would pay {refused.price} for {title}{left}; nothing was charged for it"
-            return NotPaidFor(f"{words}: take a lower price, {remedy}", refused)
+            whole = f"its whole budget, {budget.words(budget.limit)}"
+            if refused.is_spent:
+                why = f": {whole}, is spent"
+            else:
+                remedy = f"take a lower price, {'' if block else 'or '}{remedy}"
+                why = f", which {refused.price}, and {refused.left} in its budget"
+                if refused.cost > budget.limit:
+                    why = f", which {budget.words_of_cost(0, refused.cost)[0]}, more than {whole}"
+            return NotPaidFor(f"{payer} does not pay for {title}{why}; nothing was charged for it: {remedy}", refused)
         why = "its delta is too small for so many releases that are Gaussian except with a small probability"
         if not isinstance(refused, CoinsExhausted):
             why = Message(

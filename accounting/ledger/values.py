@@ -222,7 +222,8 @@ class ChargeRequest(Struct, frozen=True):
 class Quote:
     """The price of a request for the client now, and whether it would be admitted. Asking spends nothing.
 
-    total: in 1e-12 of `currency`, what the client's account counts. shown_cost: by how much that account grows in the
+    total: in 1e-12 of `currency`, what the client's account counts. words: it as its client reads it, with its verb, as
+    `costs rho = 0.5`. shown_cost: by how much that account grows in the
     currency in which a person reads it (`Budget.growth`); None where it never pays for such a release.
 
     `free` says of each question, by position, whether it would cost the client nothing: it is paid for already, or
@@ -234,6 +235,7 @@ class Quote:
     refusal: LedgerRefusal | None
     currency: Currency
     shown_cost: float | None
+    words: str
 
 
 @dataclass(frozen=True, slots=True)

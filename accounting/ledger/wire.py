@@ -303,8 +303,11 @@ def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerEr
         total += (currency.price(line.terms.cost) or 0) * line.terms.times * (len(bits) - bits.count(b"0"))
     free = tuple(map(_FREE.__eq__, b"".join(digits)))
     pays = all(balance.budget.pays_for(line.terms.cost) for line in request.lines)
-    shown_cost = balance.budget.growth(balance.spent, total) if pays else None
-    return Quote(total, free, _refusal(request, refused) if refused else None, currency, shown_cost)
+    shown_cost, words = None, f"costs {currency.words(total)}"
+    if pays:
+        shown_cost = balance.budget.growth(balance.spent, total)
+        words, _ = balance.budget.words_of_cost(balance.spent, total)
+    return Quote(total, free, _refusal(request, refused) if refused else None, currency, shown_cost, words)
 
 
 _FREE = ord("0")

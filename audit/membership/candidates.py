@@ -189,7 +189,7 @@ def read_labelled(
 
     ARRAY names booleans that pick rows. label, ignore: the table's columns. class_names: VALUE=NAME of each class,
     between commas, where the file has other values than the model's names. A model that protects units names their
-    column, which a table then has. Values beyond the bounds are drawn back to them where the model was trained so.
+    column, which a table then has. Values beyond the bounds are clipped to them where the model was trained so.
     Raises DataError, and ValueError where the columns are not the model's.
     """
     unit: str | None = model.get("unit")

@@ -50,7 +50,7 @@ def list_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
     for blocks in listed:
         for account in [account for account in blocks if _has_budget(account)] or blocks[:1]:
             of_block = f", block {account.name}" if account.name else ""
-            table.add_row(account.lineage + of_block, *_figures(account), account.budget.accepts)
+            table.add_row(account.lineage + of_block, *figures_of(account), account.budget.accepts)
     stdout_console().print(table, highlight=False)
 
 
@@ -88,10 +88,11 @@ def show_lineage(
     if account.is_forgotten:
         out.print(str(LineageForgotten(account.lineage)), highlight=False)
     out.print(f"privacy unit: {unit}", highlight=False)
-    table = whole("model", "mechanism", "first charged", "last charged", "releases", currency.name)
+    table = whole("model", "mechanism", "first charged", "last charged", "releases", "share")
+    total = sum(model.spent for model in models) or 1
     for model in models:
         row = (_shown_model(model.model), model.mechanism, _when(model.first), _when(model.last), str(model.releases))
-        table.add_row(*row, f"{currency.value(model.spent):.6g}")
+        table.add_row(*row, f"{model.spent / total:.1%}")
     out.print(table, highlight=False)
     if blocks:
         out.print(_table_of_blocks(blocks, models), highlight=False)
@@ -142,24 +143,26 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
         return await opened.client(chosen, name), newest
 
     account, receipts = lineage.run_on(read, Sought("client", name))
-    currency = account.budget.currency
+    budget, before = account.budget, account.spent
     out = stdout_console()
     title = f"{_shown_name(account.client, account.display)} of lineage {account.lineage} is {_status(account)}"
     _print_spent(out, title, account)
     if account.api_keys:
         out.print(_table_of_keys(account.api_keys), highlight=False)
-    table = whole("receipt", "time", "model", "mechanism", "rows", currency.name)
-    for receipt in receipts:
-        charged = f"{currency.value(receipt.total_in(currency, receipt.releases)):.6g}"
+    table = whole("receipt", "time", "model", "mechanism", "rows", f"added to {budget.shown_in}")
+    for receipt in receipts:  # the newest first: before it less was spent
+        charged = receipt.total_in(budget.currency, receipt.releases)
+        before = max(0, before - charged)
+        added = budget.growth(before, charged)
         row = (str(receipt.number), _when(receipt.time), _shown_model(receipt.model), receipt.mechanism)
-        table.add_row(*row, str(receipt.releases), charged)
+        table.add_row(*row, str(receipt.releases), "" if added is None else budget.figure(added))
     out.print(table, highlight=False)
 
 
 def _print_spent(out: Console, title: str, account: Account) -> None:
     """Print what an account is, what it spent of what it may, in sum and by cost, and what else pays with it."""
     budget, currency = account.budget, account.budget.currency
-    spent, left, limit, unit, _ = _figures(account)
+    spent, left, limit, unit, _ = figures_of(account)
     out.print(
         f"{title}\nspent: {spent} of {limit}, left: {left}, in {unit}; accepts: {budget.accepts}", highlight=False
     )
@@ -168,11 +171,13 @@ def _print_spent(out: Console, title: str, account: Account) -> None:
     for cost, releases in account.tally.items():
         price = currency.price(cost)
         out.print(
-            f"{releases} releases, one alone {'no price' if price is None else budget.words(price)}", highlight=False
+            f"{releases:,} release{'s' * (releases != 1)}, {'each ' * (releases != 1)}"
+            + ("without a price" if price is None else f"{budget.words(price)} by itself"),
+            highlight=False,
         )
 
 
-def _figures(account: Account) -> tuple[str, ...]:
+def figures_of(account: Account) -> tuple[str, ...]:
     """Return what an account spent of what it may, under the headings `_FIGURES`."""
     budget = account.budget
     spent, limit = budget.shown(account.spent), budget.shown(budget.limit)
@@ -232,14 +237,14 @@ def _table_of_blocks(accounts: Sequence[BlockAccount], models: Sequence[ChargedM
     table = whole("block", *_FIGURES, "by the models")
     for account in accounts:
         paid = dict.fromkeys(_shown_model(model.model) for model in models if account.block in model.blocks)
-        table.add_row(account.block, *_figures(account), ", ".join(paid))
+        table.add_row(account.block, *figures_of(account), ", ".join(paid))
     return table
 
 
 def _table_of_groups(accounts: Sequence[GroupAccount], clients: Sequence[ClientAccount]) -> Table:
     table = whole("group", *_FIGURES, "members")
     for account in accounts:
-        row = (_shown_name(account.group, account.display), *_figures(account))
+        row = (_shown_name(account.group, account.display), *figures_of(account))
         table.add_row(*row, str(len(_members(account, clients))))
     return table
 
@@ -251,7 +256,7 @@ def _table_of_clients(accounts: Sequence[ClientAccount]) -> Table:
     table = whole("client", *_FIGURES, *more, "status")
     for account in accounts:
         cells = [account.group] if grouped else []
-        table.add_row(_shown_name(account.client, account.display), *_figures(account), *cells, _status(account))
+        table.add_row(_shown_name(account.client, account.display), *figures_of(account), *cells, _status(account))
     return table
 
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.budgets import READ_AT, words_at
 from dpserve.accounting.disclosure import Reader, shown
 from dpserve.accounting.ledger import NoBudget
 from dpserve.accounting.ledger.purchases import buy, words_of_charge
-from dpserve.accounting.picorho import to_rho
 from dpserve.audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
 from dpserve.commands.console import counting, stdout_console, whole
@@ -106,8 +106,11 @@ def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | No
     return evaluation
 
 
-def print_certificate(console: Console, certificate: ModelCertificate) -> None:
-    """Print a certificate for its owner: its own figures, what every certificate has, and what it costs."""
+def print_certificate(console: Console, certificate: ModelCertificate, delta: float | None = READ_AT) -> None:
+    """Print a certificate for its owner: its own figures, what every certificate has, and what it costs.
+
+    delta: at which the cost of a pay-once model is said as an epsilon; None for one that was given in rho.
+    """
     kind = kind_of(certificate)
     table = Table("what", "value", title=f"{kind.table_title} {certificate.name}", title_justify="left")
     for what, value in (
@@ -132,18 +135,18 @@ def print_certificate(console: Console, certificate: ModelCertificate) -> None:
     console.print(_receipt(release), highlight=False)
     proofs = (f"\n - {step.name}: {step.proof}" for step in release.STEPS if release.release_of(step))
     console.print("The proof of each is a docstring:", *proofs, highlight=False)
-    console.print(f"It costs rho = {to_rho(release.price.picorho):.6g}, once.", highlight=False)
+    console.print(f"It costs {words_at(release.price.picorho, delta)}, once.", highlight=False)
 
 
 def _receipt(certificate: ReleaseCertificate) -> Table:
-    """Return what was bought: each release, its cost, its share of all, and the records that it was made of."""
-    table = whole("release", "cost", "share", "records")
+    """Return what was bought: each release, its share of the cost, and the records that it was made of."""
+    table = whole("release", "share", "records")
     table.title, table.title_justify = "what was bought", "left"
     for release in certificate.releases:
         own = release.part == TRAINING
         share = f"{float(release.price.rho / certificate.price.rho):.1%}" if own else "beside"
         records = "those that train" if own else f"those {release.part}"
-        table.add_row(release.name, f"rho {to_rho(release.price.picorho):.4g}", share, records)
+        table.add_row(release.name, share, records)
     return table
 
 
@@ -203,7 +206,7 @@ class HeldOut(Blocks, FileOptions):
     schema_file: Path | None = SCHEMA(panel="")
     clip: bool = option(
         False,
-        "Draw values beyond the bounds back to them, instead of refusing them.",
+        "Clip values beyond the bounds to them, instead of refusing them.",
         default_text="as in training",
     )
     lineage: str | None = option(

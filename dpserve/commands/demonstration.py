@@ -93,11 +93,13 @@ def _ask(console: Console, service: StartedService, key: str, digits: Digits) ->
             highlight=False,
         )
         client.predict(rows)
-        charged = [receipt["charged"] for receipt in client.receipts()]
+        account = asyncio.run(_account(service))
         console.print(
-            f"Asked twice about all of them; charged {len(charged)} time, rho = {sum(charged):g}.", highlight=False
+            f"Asked twice about all of them; charged {len(list(client.receipts()))} time, "
+            f"{account.budget.words(account.spent)}.",
+            highlight=False,
         )
-    _print_analyses(console, asyncio.run(_account(service)))
+    _print_analyses(console, account)
 
 
 def _show_refusal(console: Console, service: StartedService, key: str, digits: Digits) -> None:

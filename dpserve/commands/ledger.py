@@ -13,9 +13,11 @@ from tempfile import TemporaryDirectory
 import typer
 
 from dpserve.accounting.ledger import (
+    BlockAccount,
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
+    LineageAccount,
     LineageForgotten,
     UnknownLineage,
 )
@@ -31,6 +33,7 @@ from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
 from dpserve.accounting.whole_files import drafted
 from dpserve.commands import options
+from dpserve.commands.accounts import figures_of
 from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group
 from dpserve.commands.console import shares, stdout_console, whole
@@ -89,8 +92,7 @@ def status(ledger: LedgerOption) -> None:
         return [
             (
                 account.lineage,
-                account.budget.currency.words(sum(block.spent for block in blocks))
-                + f" of {account.budget.currency.value(sum(block.budget.limit for block in blocks)):.6g}",
+                "\n".join(_spent(block) for block in blocks if block.budget.limit or block.spent),
                 str(sum(block.releases for block in blocks)),
                 str(account.newest_receipt),
                 str(account.newest_act),
@@ -101,10 +103,15 @@ def status(ledger: LedgerOption) -> None:
             for blocks in [await opened.all_blocks(account.lineage)]
         ]
 
-    table = whole("lineage", "rho spent", "releases", "receipts", "acts", "newest act's hash", "journals")
+    table = whole("lineage", "spent", "releases", "receipts", "acts", "newest act's hash", "journals")
     for row in ledger.run(read):
         table.add_row(*row)
     stdout_console().print(table, highlight=False)
+
+
+def _spent(account: LineageAccount | BlockAccount) -> str:
+    spent, _, limit, unit, _ = figures_of(account)
+    return f"{f'{account.name}: ' if account.name else ''}{spent} of {limit}, {unit}"
 
 
 async def _fence(ledger: Ledger, lineage: str) -> str:

@@ -176,7 +176,7 @@ def _say_what_was_bought(console: Console, digits: Digits, folder: Path, bundle:
         console,
         f"Why so few are right: without noise the head is right on {alone:.3f} of the held-out digits, but epsilon = "
         f"{PRICE / 2:g} hardly tells the best of ten classes from the others. For epsilon = {epsilon:g} at delta = "
-        f"{DELTA:g}, paid once, a model is right on {once:.3f}, for any number of questions (`dpserve demo`).",
+        f"{DELTA:g}, paid once, a model is right on {once:.3f}, for any number of questions.",
     )
 
 

@@ -156,8 +156,8 @@ class _Rows:
             )
         return cls(known, declared, count, classes, given.shape_of_rows(declared))
 
-    def recommended(self, given: PlanOptions, whole: int) -> Recommendation:
-        """Return what is recommended for a budget in picorho."""
+    def recommended(self, given: PlanOptions, whole: int, delta: float | None) -> Recommendation:
+        """Return what is recommended for a budget in picorho. delta: as `words_at` takes it."""
         with shares("simulating") as progress:
             return recommend(
                 len(self.classes),
@@ -168,6 +168,7 @@ class _Rows:
                 queries=given.queries,
                 image_shape=self.shape,
                 progress=progress,
+                delta=delta,
             )
 
     def note(self, given: PlanOptions) -> str:
@@ -218,12 +219,12 @@ def _plan_before_training(
     if plot is not None and given.public is None:
         raise WrongOption("plot", "needs --public rows to draw an accuracy on")
     whole, rows = budget.limit, _Rows.of(given)
-    shares_of = given.shares(rows.classes)
-    found = rows.recommended(given, whole)
+    shares_of, delta = given.shares(rows.classes), None if budget.shown_in == "rho" else budget.delta
+    found = rows.recommended(given, whole, delta)
     if plot is not None:
         names = [estimate.option for estimate in sorted(found.estimates, key=_log_loss)]
         plot_options(
-            plot, budget, found.option, names, points_about(budget, lambda whole: rows.recommended(given, whole))
+            plot, budget, found.option, names, points_about(budget, lambda whole: rows.recommended(given, whole, delta))
         )
     classes = len(rows.classes)
     answers = None if given.queries is None else plan_answers(budgets, classes=classes, queries=given.queries)
@@ -291,12 +292,12 @@ def _costs(budget: Budget, choice: Recommendation, given: PlanOptions, price: in
     if account is None:
         return f"{cost} The lineage {name} has no budget yet: 'dpserve serve' opens it."
     held, spent = account.budget, account.spent
-    added, left = held.words_of_cost(spent, price)
+    takes, left = held.words_of_cost(spent, price)
     has = f"Of the lineage {name} {held.shown_in} = {left} is left"
     if account.remaining < price:
-        return f"{cost} {has}, which does not pay for it: it takes {added}."
+        return f"{cost} {has}, which does not pay for it: this {takes}."
     _, after = held.words_of_cost(spent + price, 0)
-    return f"{cost} {has}; this takes {added}, and leaves {after}."
+    return f"{cost} {has}; this {takes}, and leaves {after}."
 
 
 def _account(lineage: str) -> Account | None:

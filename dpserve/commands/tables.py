@@ -90,7 +90,7 @@ class FileOptions(RowsForm):
         """Return rows to ask a model about, (n, d) in its order, their classes (n,), and the records if not digits.
 
         source: 'digits', those that were kept out of training, or as for `read`. unit: the column of units, which the
-        rows must have. clip: draw values back to the bounds although training refused them. blocks: those that the rows
+        rows must have. clip: clip values to the bounds although training refused them. blocks: those that the rows
         are in. Raises TrainingError.
         """
         if source == "digits":

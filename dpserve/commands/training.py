@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from dpserve.accounting.budgets import READ_AT
 from dpserve.accounting.ledger import LedgerError, NotPaidFor, OtherUnit, UnknownLineage
 from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.messages import spelled
@@ -47,7 +48,7 @@ def _train(
         opening = _opening(price, release.price.picorho)
     elif price is not None and price.whole is not None and isinstance(kind, PlannerOptions) and kind.queries:
         per_answer, opening = f"--price rho:{to_rho(price.whole // kind.queries)!r}", _opening(price, price.whole)
-    print_certificate(stdout_console(), written)
+    print_certificate(stdout_console(), written, READ_AT if price is None else price.read_at)
     typer.echo(f"Wrote the bundle {given.out}. {next_step(given.out, written, opening, per_answer, warning)}")
 
 

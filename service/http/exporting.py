@@ -86,7 +86,7 @@ async def _paid_for(
     if not all(quote.free) and not pay:
         raise Problem(
             ProblemType.MODEL_NOT_PAID_FOR,
-            f"you have not paid for this model; it costs {quote.currency.words(quote.total)}, once: ask for an answer "
+            f"you have not paid for this model; it {quote.words}, once: ask for an answer "
             "with POST /predict, or for this file with POST. Nothing was charged",
             cost=quote.currency.value(quote.total),
             currency=quote.currency.name,

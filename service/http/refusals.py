@@ -86,11 +86,11 @@ def _exhausted(error: BudgetExhausted) -> Problem:
     """Return a 403 problem, with the account's amounts where it is the client's: another's tell what others ask."""
     currency = error.currency
     known: dict[str, Any] = {"scope": error.scope, "currency": currency.name, "cost": currency.value(error.cost)}
-    costs = f"more than is left in the budget of the {f'block {error.block}' if error.block else error.scope}"
+    costs = f"costs more than is left in the budget of the {f'block {error.block}' if error.block else error.scope}"
     if error.scope == "client":
         known |= {name: currency.value(getattr(error, name)) for name in ("spent", "remaining", "limit")}
         costs = f"{error.price}, and {error.left} in the client's budget"
-    return Problem(ProblemType.BUDGET_EXHAUSTED, f"this request costs {costs}; nothing was charged", **known)
+    return Problem(ProblemType.BUDGET_EXHAUSTED, f"this request {costs}; nothing was charged", **known)
 
 
 def _why_unavailable(error: Exception) -> str:

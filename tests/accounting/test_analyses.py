@@ -215,7 +215,7 @@ def test_coins_come_off_delta_and_the_rest_is_gaussian(mu: float, coin: float, t
 
     for analysis, without in zip(found.analyses, ideal.analyses, strict=True):
         assert analysis.epsilon == pytest.approx(without.epsilon, rel=1e-9)
-        assert "coins take" in analysis.method
+        assert "failure probabilities take" in analysis.method
     exact = found["exact"].epsilon
     profile = coin * times + (1 - coin) ** times * gaussian_delta(mu * math.sqrt(times), exact)
     assert profile <= delta * (1 + 1e-9)
@@ -224,7 +224,7 @@ def test_coins_come_off_delta_and_the_rest_is_gaussian(mu: float, coin: float, t
 def test_where_the_coins_take_all_of_delta_no_epsilon_is_given() -> None:
     many = releases(ApproximateGaussianLoss(0.1, 2.0**-40), 1000)
 
-    with pytest.raises(ValueError, match="no epsilon can be given at delta = 1e-10: the coins of the releases take"):
+    with pytest.raises(ValueError, match="no epsilon can be given at delta = 1e-10: failure probabilities take"):
         analyses.side_by_side(many, 1e-10)
     assert analyses.delta_at(analyses.exact, composition_of(many), 50.0) >= 1000 * 2.0**-40
 

@@ -104,8 +104,8 @@ def test_a_pay_once_model_is_refused_by_a_block_that_is_spent_and_trained_withou
     run("lineage", "set-budget", "sales", "--block", "2026-09", "--rho", "0.06", "--delta", "1e-6", "--yes")
     train("again", MONTHS, kind=ONCE)
     said = run.fails("serve", "again")
-    assert "the block 2026-09 of the lineage sales would pay " in said
-    assert re.search(r"rho = 0\.05 for again, and 0\.0(1|0999\d*) of 0\.06 is left", " ".join(said.split()))
+    assert "the block 2026-09 of the lineage sales does not pay for " in said
+    assert re.search(r"again, which costs rho = 0\.05, and 0\.0(1|0999\d*) of 0\.06 is left", " ".join(said.split()))
     assert "leave its records out, or raise its budget with" in said
     assert all(abs(spent - 5 * 10**10) < 10 for spent in left(run).values())
     train("without", MONTHS[1:], kind=ONCE)
@@ -340,7 +340,7 @@ def test_python_charges_each_fit_to_its_blocks(run, monkeypatch):
     assert model.feature_names_in_.tolist() == ["age", "income"]
     before = left(run)
     assert len(set(before.values())) == 1
-    with pytest.raises(dpserve.BudgetExhausted, match="the block 2026-09 of the lineage sales would pay"):
+    with pytest.raises(dpserve.BudgetExhausted, match="the block 2026-09 of the lineage sales does not pay for"):
         estimator(blocks="2026-09,2026-10,2026-11", **declared, again=True).fit(path, "ok")
     assert left(run) == before
     with pytest.raises(ValueError, match=r"Lineage\(epsilon=\) is needed"):
@@ -361,7 +361,7 @@ def test_what_is_refused_opens_no_block(run, train):
     assert set(served_once(run, "first")) == {MONTHS[0]}
     run("lineage", "set-budget", "sales", "--block", "2026-09", "--rho", "0.06", "--delta", "1e-6", "--yes")
     train("both", MONTHS[:2], kind=ONCE)
-    assert "the block 2026-09 of the lineage sales would pay" in run.fails("serve", "both")
+    assert "the block 2026-09 of the lineage sales does not pay for" in run.fails("serve", "both")
     assert "2026-09" in run.fails("export", "both", "--to", "safetensors", "--out", "away")
     dear = ("weights", "--lam", "1", "--rho", "3")
     train("dear", MONTHS[2:], kind=dear)

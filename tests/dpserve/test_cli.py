@@ -449,6 +449,6 @@ def test_the_demonstration(run):
     said = run("demo").stdout
     assert "certificate of digits" in said
     assert float(re.search(r"Accuracy on all 360 held-out digits: (\S+)", said)[1]) > 0.85
-    assert "charged 1 time, rho = 0.209758" in said
+    assert "charged 1 time, epsilon = 3 at delta = 1e-06" in said
     assert "BudgetExhausted" in said
     assert "exact" in said.lower()

@@ -118,7 +118,7 @@ def test_a_block_that_is_spent_refuses_the_evaluation_and_nothing_is_charged_ope
         *BY_MONTH,
     )
     said = " ".join(run.fails(*both, f"{TRAINED[0]},{NEW}", *BUDGET, "--out", "b.json").split())
-    assert "the block 2026-09 of the lineage sales would pay " in said
+    assert "the block 2026-09 of the lineage sales does not pay for " in said
     assert "is left in its budget; nothing was charged for it" in said
     assert "leave its records out, or raise its budget with" in said
     assert spent(run) == before
@@ -132,7 +132,7 @@ def test_new_blocks_that_could_not_pay_are_not_opened(run, table, certificate):
     del certificate
     poor = ("--lineage-epsilon", "0.5", "--lineage-delta", "1e-6")
     said = run.fails("evaluate", "model", "--data", table("new.csv", NEW), *PRICE, *BY_MONTH, NEW, *poor)
-    assert f"the block {NEW} of the lineage sales would pay" in " ".join(said.split())
+    assert f"the block {NEW} of the lineage sales does not pay for" in " ".join(said.split())
     assert lineages(run) == []
 
 

@@ -74,7 +74,7 @@ def test_without_a_budget_nothing_is_written_and_it_is_said_how_to_give_one(run,
     budget("--rho", "0.02", "--delta", "1e-5")
     refused = run.fails("export", "model", "--to", "onnx")
     assert re.search(
-        r"would pay rho = \S+ for \S+, more than its whole budget, rho = 0\.02; nothing",
+        r"does not pay for \S+, which costs rho = \S+, more than its whole budget, rho = 0\.02; nothing",
         refused,
     )
     assert (files(run), spent(run)) == (set(), 0)

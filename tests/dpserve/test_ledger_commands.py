@@ -183,7 +183,7 @@ def test_a_lineage_is_shown_with_its_models_and_clients(run, bundle, spent):
     assert listed.items() <= shown.items()
     printed = run("lineage", "show", listed["lineage"]).stdout
     assert "one record" in printed
-    assert "2 releases, one alone rho = 0.001" in printed
+    assert "2 releases, each rho = 0.001 by itself" in printed
     assert "gaussian:" not in printed
     assert "alice" in printed
     assert "no-such" in run.fails("lineage", "show", "no-such")

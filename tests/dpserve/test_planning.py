@@ -316,7 +316,9 @@ def test_the_command_of_a_plan_trains_as_it_stands(run, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])
     fit = PrivateClassifier(run.folder / "own.toml", epsilon=1, delta=1e-5).cost()
     assert fit.left[""] in said  # one currency, in which the parts add up
-    left, taken, after = (float(number) for number in re.findall(r"(?:epsilon = |leaves )([\d.]+)", said))
+    adds = re.search(r"epsilon = ([\d.]+) of .* adds ([\d.]+) to .* leaves ([\d.]+)", said)
+    assert adds is not None
+    left, taken, after = map(float, adds.groups())
     assert left - taken == pytest.approx(after, abs=0.002)
     images = planned(run, "plan", "--n", 60_000, "--classes", 10, "--image-shape", "28,28", *price)
     assert "--image-shape 28,28" in images["command"]

@@ -1,5 +1,7 @@
 """Pay-once models from the command line."""
 
+import re
+
 import pytest
 
 from dpserve.training.kinds.class_sums.model import ReleasedClassSums
@@ -77,7 +79,7 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
     # Said before the training, too, which may be ended then.
     assert "set-budget people" in trained.stderr
     assert "Next:" not in too_much
-    assert "The lineage's budget does not pay for this model. The lineage people would pay epsilon" in too_much
+    assert "The lineage's budget does not pay for this model. The lineage people does not pay for" in too_much
     assert load_model(run.folder / "more")
 
 
@@ -87,3 +89,21 @@ def test_what_comes_next_is_said_of_a_ledger_that_does_not_answer_too(train, run
     printed = train("head", "--lam", "1", "--out", "m1").stdout
     assert next_command(printed) == ["serve", "m1", "--epsilon", "3", "--delta", "1e-6"]
     assert "The ledger could not be asked" in printed
+
+
+def test_an_owner_who_gave_epsilon_reads_no_rho_and_what_a_price_adds(train, run):
+    said = [train("class-sums", *PRICE, "--out", "model").stdout, run("inspect", "model").stdout]
+    run("lineage", "set-budget", "model", "--epsilon", "3", "--delta", "1e-5", "--yes")
+    said += [run("export", "model", "--to", "safetensors").stdout]
+    said += [run("lineage", "show", "people").stdout, run("ledger", "status").stdout]
+    train("class-sums", "--epsilon", "2.8", "--delta", "1e-5", "--out", "more")
+    said += [run.fails("export", "more", "--to", "safetensors")]
+    run("lineage", "set-budget", "people", *PRICE)
+    said += [run.fails("export", "more", "--to", "safetensors")]
+    said += [run.fails("plan", "--epsilon", "0.1", "--delta", "1e-6", "--n", "1000", "--classes", "2")]
+    assert not [words for words in said if re.search(r"\brho\b", words)]
+    *_, shown, status, dearer, spent, _ = said
+    assert "1 release, epsilon = 2 at delta = 1e-05 by itself" in shown
+    assert "2 of 3, epsilon at 1e-05" in status
+    assert re.search(r"costs epsilon = 2\.8 by itself and adds 1\.\d+ to the 2 that was spent, and 1 of 3", dearer)
+    assert "whole budget, epsilon = 2 at delta = 1e-05" in spent

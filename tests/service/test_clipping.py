@@ -1,4 +1,4 @@
-"""Values beyond the declared bounds are refused, or drawn back to them where a request says so, or the training did."""
+"""Values beyond the declared bounds are refused, or clipped to them where a request says so, or the training did."""
 
 import io
 
@@ -17,7 +17,7 @@ BEYOND, WITHIN = [0.2, 1.7, -3.0, 0.4], [0.2, 1.0, 0.0, 0.4]
 
 @pytest.fixture(scope="module")
 def clipping(head):
-    """A head whose records were drawn back to their bounds."""
+    """A head whose records were clipped to their bounds."""
     feature_map = head.certificate.feature_map
     declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"), clips=True)
     X = np.vstack([np.eye(4)] * 10)
@@ -103,7 +103,7 @@ def test_columns_of_a_schema_are_drawn_back_too(start, by_columns):
     again = http.post("/predict", json={"instances": [beyond], "clip": True}).json()
     assert again["predictions"] == first["predictions"]
     assert again["receipt"]["charged_rows"] == 0
-    # A level that was not declared has no bound to be drawn back to.
+    # A level that was not declared has no bound to be clipped to.
     problem(http.post("/predict?clip=true", json={"instances": [ROW | {"city": "Rome"}]}), 422, "invalid-rows")
 
 

@@ -188,7 +188,7 @@ def test_a_model_dearer_than_the_lineages_budget_is_refused_at_start(tmp_path, r
             await check_purchases(ledger, [model_purchase(released.certificate)])
 
     asyncio.run(check(1.0))
-    with pytest.raises(NotPaidFor, match=r"would pay .* for colours, more than its whole budget, .*rho = 0.05"):
+    with pytest.raises(NotPaidFor, match=r"not pay for colours, .*, more than its whole budget, .*rho = 0.05"):
         asyncio.run(check(0.05))
 
 

@@ -179,7 +179,7 @@ class DeclaredRecords(Protocol):
 
     @property
     def clips(self) -> bool:
-        """Whether values beyond the bounds are drawn back to them."""
+        """Whether values beyond the bounds are clipped to them."""
 
     @property
     def blocks(self) -> Sequence[str]:
@@ -208,8 +208,8 @@ class ModelCertificate(SealedCertificate):
     feature_map: Declared[Any]
     """A map with public bounds of every feature, `lower` and `upper`."""
     clips: Declared[bool] = Field(default=False, exclude_if=lambda clips: not clips)
-    """Whether values beyond the bounds were drawn back to them in training, and are when the model is asked, unless a
-    request says otherwise. A row that is drawn back is the same question as the row that it becomes."""
+    """Whether values beyond the bounds were clipped to them in training, and are when the model is asked, unless a
+    request says otherwise. A row that is clipped is the same question as the row that it becomes."""
     lineage: Private[str] = Field(pattern=f"^{NAME.pattern}$")
     blocks: Declared[Several[str]] = Field(default=(), exclude_if=lambda blocks: not blocks)
     """The blocks of the lineage that the records are in, in order: each pays for what the model says. None where the

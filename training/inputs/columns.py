@@ -163,7 +163,7 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]],
     """Return rows by name, as JSON gives them, encoded: (n, d).
 
     A value is a number, a boolean, a text or null; numbers and dates may also be texts, as a CSV file has them. Every
-    row has every column and no other. clip: draw numbers and times back to their bounds instead of refusing them.
+    row has every column and no other. clip: clip numbers and times to their bounds instead of refusing them.
     Raises RowRefused with all that does not fit in the first row that does not.
     """
     X, unencoded = checked_rows(columns, rows, clip=clip)

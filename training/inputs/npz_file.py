@@ -28,7 +28,7 @@ def read_npz(
 
     X: (n, ...) numbers, every record flattened in C order; or `X_packed` (n, ceil(d/8)) of np.packbits with
     `n_features` = d; or the arrays of a sparse matrix (n, d) as `scipy.sparse.save_npz` names them. y: (n,). where: the
-    name of a boolean array (n,) that picks the rows to use. clip: draw values back to their bounds instead of refusing
+    name of a boolean array (n,) that picks the rows to use. clip: clip values to their bounds instead of refusing
     them. values: what each class is called in y, if not by its name. Features are called x0, x1, ... Raises DataError
     naming the row and the column.
     """

@@ -61,7 +61,7 @@ class Parsed:
 
 
 def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
-    """Return the values of an Arrow array. clip: draw values back to their bounds instead of refusing them.
+    """Return the values of an Arrow array. clip: clip values to their bounds instead of refusing them.
 
     A struct holds values of several types, one for each row: those of each type are parsed by themselves.
     """

@@ -46,7 +46,7 @@ class Declaration:
     """The columns that the features encode, where features are no columns themselves: see
     `dpserve.training.inputs.columns`."""
     clips: bool = False
-    """Whether values beyond the bounds are drawn back to them, instead of refused."""
+    """Whether values beyond the bounds are clipped to them, instead of refused."""
     blocks: tuple[str, ...] = ()
     """The blocks that the records are in, in order; none where the lineage has none
     (`dpserve.training.inputs.blocks`)."""
@@ -198,7 +198,7 @@ def check_records(
     """Return the records, or raise DataError naming every column that breaks the declaration, and where it first does.
 
     X: (n, d) float64. labels: n values, each equal (as text, or as a number) to one declared class, or to one of
-    `values`, what each class is called here. source: see `Records`. clip: draw finite values back to their bounds
+    `values`, what each class is called here. source: see `Records`. clip: clip finite values to their bounds
     instead of refusing them. file_name: where the records come from. row_name: how it counts its rows, given a 0-based
     index.
     """

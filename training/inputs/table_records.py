@@ -120,7 +120,7 @@ def read_numbers(
 
     label: the column of class names, or of `values`, what each class is called in this table. ignore: columns to leave
     out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. missing:
-    as for `read_with_schema`; without it a missing value is refused. clip: draw values back to their bounds instead of
+    as for `read_with_schema`; without it a missing value is refused. clip: clip values to their bounds instead of
     refusing them. decimal: the sign before a number's fraction. unit, id_column, encoding, sheet, unlabelled,
     blocks: as for `read_with_schema`, which says what is raised.
     """

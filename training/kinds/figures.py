@@ -65,7 +65,7 @@ def canary_figures(certificate: ReleaseCertificate) -> Figures:
         (f"epsilon at delta = {canaries.delta:g}, by {canaries.number:,} canaries", canaries.summary),
         ("the releases that canaries went through", f"epsilon = {canaries.observed_epsilon:.4g} of that"),
         ("with nothing assumed of the noise", f"epsilon >= {canaries.guesses_lower_bound_epsilon:.4g}"),
-        ("canaries' coins, SHA-256", canaries.commitment[:16] + "..."),
+        ("which canaries took part, SHA-256", canaries.commitment[:16] + "..."),
     ]
 
 
@@ -87,9 +87,10 @@ def convexified_figures(convexity: Convexified | None) -> Figures:
 def choice_figures(certificate: ProvenCertificate) -> Figures:
     """Return how options were chosen by results on the records; nothing where none was."""
     if (among := getattr(certificate, "chosen_among", None)) is not None:
+        costs = [Cost.parse(cost).rho for cost in among.costs]
         shares = ", ".join(
-            f"{each} (rho {float(Cost.parse(cost).rho):.4g}, score {score:,.0f})"
-            for each, cost, score in zip(among.candidates, among.costs, among.scores, strict=True)
+            f"{each} ({float(cost / sum(costs)):.1%} of their cost, score {score:,.0f})"
+            for each, cost, score in zip(among.candidates, costs, among.scores, strict=True)
         )
         return [
             (f"{among.option.replace('_', '-')} was chosen", f"{among.chosen}, among {shares}, all paid for"),
@@ -114,8 +115,11 @@ def features_figures(certificate: ProvenCertificate) -> Figures:
         figures.append(("columns, declared public", f"{len(each)}: " + shortened(", ".join(each))))
     if isinstance(feature_map, Quantiles) and (released := feature_map.released) is not None:
         counted = f"{released.cells:,} cells of {len(released.cuts)} numbers at {released.levels} levels"
+        # What was bought of a pay-once model is listed with shares.
+        once = isinstance(certificate, ReleaseCertificate)
+        cost = "" if once else f", rho = {to_rho(released.cost.picorho):g} of the cost"
         figures += [
-            ("cuts at noisy quantiles, paid for", f"{counted}, rho = {to_rho(released.cost.picorho):g} of the cost"),
+            ("cuts at noisy quantiles, paid for", counted + cost),
             ("noise on each count", f"{released.vector.standard_deviation:.3g}, {released.law}"),
         ]
     if isinstance(feature_map, Bins) and feature_map.crosses:

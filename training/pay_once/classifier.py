@@ -22,7 +22,7 @@ Activation = Literal["tanh", "relu"]
 COVERAGES = (500, 550, 600, 650, 700, 750, 800, 850, 900, 950, 975, 990, 995, 999)
 """Coverages in thousandths for which a file has prediction sets. Its certificate has what gives all others."""
 
-BEYOND_BOUNDS = "drawn back to the declared bounds"
+BEYOND_BOUNDS = "clipped to the declared bounds"
 """The fate of such values in a file, which cannot refuse one."""
 
 FILES_DIFFER = 2.0**-19

@@ -13,6 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from dpserve.accounting import picorho, sampling_error
+from dpserve.accounting.budgets import READ_AT, words_at
 from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.accounting.messages import Message
 from dpserve.accounting.picorho import PICORHO_PER_RHO, to_rho
@@ -140,6 +141,7 @@ def recommend(
     image_shape: Shape | None = None,
     own_features: bool = False,
     progress: Callable[[str, float], None] = lambda _, __: None,
+    delta: float | None = READ_AT,
 ) -> Recommendation:
     """Return what a simulation on public rows shows best, where there are some; otherwise the rule's option.
 
@@ -154,7 +156,7 @@ def recommend(
     numbers = 1
     if declared is not None:
         modality, numbers = rules.modality_of(declared, image_shape), numbers_to_cut(declared)
-    return recommend_by_rule(n or 0, classes, whole, modality, numbers, own_features=own_features)
+    return recommend_by_rule(n or 0, classes, whole, modality, numbers, own_features=own_features, delta=delta)
 
 
 def recommend_by_simulation(
@@ -316,14 +318,21 @@ def check_declared(n: int, classes: int) -> None:
 
 
 def recommend_by_rule(
-    n: int, classes: int, whole: int, modality: Modality | None = None, numbers: int = 1, *, own_features: bool = False
+    n: int,
+    classes: int,
+    whole: int,
+    modality: Modality | None = None,
+    numbers: int = 1,
+    *,
+    own_features: bool = False,
+    delta: float | None = READ_AT,
 ) -> Recommendation:
     """Return the rule's option, by declared numbers alone (`default_option`).
 
-    n, classes: declared; n counts privacy units where there are such. whole: the budget in picorho. numbers: of a
-    record, where they are known. own_features: whether on features of the owner's: then it is DP-SGD, for any number of
-    classes. An option that cannot be had for these numbers gives way to the next, and the reason says why. Raises
-    ValueError for nonsense and for a budget that buys no release.
+    n, classes: declared; n counts privacy units where there are such. whole: the budget in picorho, which is said as
+    `words_at` says it with this delta. numbers: of a record, where they are known. own_features: whether on features of
+    the owner's: then it is DP-SGD, for any number of classes. An option that cannot be had for these numbers gives way
+    to the next, and the reason says why. Raises ValueError for nonsense and for a budget that buys no release.
 
     How many answers there shall be plays no part: on every set and at every budget that was measured the best release
     that is paid for once did better than noise on each of ten answers.
@@ -331,8 +340,8 @@ def recommend_by_rule(
     check_declared(n, classes)
     if whole < LEAST_PRICE:
         raise ValueError(
-            f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
-            "Raise the budget, or pay for each answer"
+            f"no pay-once model can be trained for {words_at(whole, delta)}: it costs at least "
+            f"{words_at(LEAST_PRICE, delta)}. Raise the budget, or pay for each answer"
         )
     preferred = default_option(modality, 2 if own_features else classes)
     options = planned_options().items()
@@ -341,12 +350,14 @@ def recommend_by_rule(
     for option in (preferred, *(() if own_features else (name for _, name in fallbacks))):
         why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
-            return _explained(option, n, classes, whole, preferred, refused)
+            return _explained(option, n, classes, whole, preferred, refused, delta)
         refused.append(why_not)
     raise ValueError(_nothing_left(refused))
 
 
-def _explained(option: str, n: int, classes: int, whole: int, preferred: str, refused: Sequence[str]) -> Recommendation:
+def _explained(
+    option: str, n: int, classes: int, whole: int, preferred: str, refused: Sequence[str], delta: float | None
+) -> Recommendation:
     plan = PlanTerms(n, min(whole, LARGEST_PRICE))
     signal = mu_for(plan.share) * n / classes
     chosen = option_named(option)
@@ -358,7 +369,8 @@ def _explained(option: str, n: int, classes: int, whole: int, preferred: str, re
         parts.append(f"{option_named(preferred).title} would come first, but {refused[0]}")
     if whole > LARGEST_PRICE:
         parts.append(
-            f"a release may cost at most {to_rho(LARGEST_PRICE):g} rho, so it takes that of the {to_rho(whole):.4g}"
+            f"a release may cost at most {words_at(LARGEST_PRICE, delta)}, so it takes that of the "
+            f"{words_at(whole, delta)}"
         )
     parts.append("paid for once, for any number of queries")
     if (lack := kind_of_option(chosen).planned_without_intervals(chosen, plan, classes)) is not None:

@@ -25,7 +25,7 @@ export function rowFrom(values, model) {
 
 /**
  * Return the value that `text` is, null for none, or raise BadRows unless it fits what is declared of the column.
- * clip: whether the service is to draw values beyond the bounds back to them.
+ * clip: whether the service is to clip values beyond the bounds to them.
  */
 export function checkedValue(text, column, { where = "", clip = false } = {}) {
   const said = text.trim();
@@ -45,7 +45,7 @@ export function isNumber(text) {
 const DATE = /^\d{4}-\d\d-\d\d$/;
 const DATETIME = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?$/;
 
-/** What the bounds of a column are while values beyond them are drawn back. */
+/** What the bounds of a column are while values beyond them are clipped. */
 const UNBOUNDED = {
   number: { minimum: -Infinity, maximum: Infinity },
   integer: { minimum: -Infinity, maximum: Infinity },

@@ -66,7 +66,7 @@ def test_rows_that_are_not_charged_convict(head, candidates, kind, mechanism):
     assert fault.startswith("key 1 has answers to 120 rows, which cost rho = ")
     page = attack_report(outcome)
     assert page.exit_status == 3
-    assert page.verdict.startswith(f"Convicted: {fault}; for what was actually spent, rho = ")
+    assert page.verdict.startswith(f"Convicted: {fault}; for what was actually spent, epsilon = ")
     assert json.loads(reports.as_json(page))["charges"]["faults"] == [fault]
 
 

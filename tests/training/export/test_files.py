@@ -290,12 +290,12 @@ def test_a_file_says_that_it_clips_and_what_the_service_does(form, clips):
     certificate = model.certificate.model_copy(update={"clips": clips})
     content = exported(replace(model, certificate=certificate), form).content
     metadata = metadata_in(form, content)
-    assert metadata["beyond_bounds"].startswith("drawn back to the declared bounds")
+    assert metadata["beyond_bounds"].startswith("clipped to the declared bounds")
     assert json.loads(metadata["certificate"]).get("clips", False) is clips
     assert ("as the service does" in metadata["beyond_bounds"]) is clips
     assert ("the service refuses them unless asked to" in metadata["beyond_bounds"]) is not clips
     if form == "safetensors":
-        assert "drawn back to the declared bounds" in metadata["computes"]
+        assert "clipped to the declared bounds" in metadata["computes"]
 
 
 @pytest.mark.parametrize("name", ["hashed", "hashed cells"])

@@ -29,7 +29,7 @@ WHOLE = whole_picorho("rho:1")
 
 
 class Clip(FeatureStep):
-    """The mean length of rows, with noise, as the length that longer rows are drawn back to.
+    """The mean length of rows, with noise, as the length that longer rows are clipped to.
 
     A record adds its row's length, at most 1, to a sum of them: mu-GDP. The declared number divides it.
     """
@@ -62,7 +62,7 @@ CLIP = Clip()
 
 
 class ClippedCertificate(ClassSumsCertificate):
-    """Class sums of rows that were drawn back."""
+    """Class sums of rows that were clipped."""
 
     STEPS = (CLIP, *ClassSumsCertificate.STEPS)
     release: Declared[Literal["clipped-sums"]] = "clipped-sums"

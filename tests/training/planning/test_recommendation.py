@@ -261,11 +261,17 @@ def test_quantiles_that_the_budget_cannot_buy_give_way_to_even_cuts():
 
 
 def test_the_reason_says_what_would_have_come_first_and_the_largest_price():
-    assert "at most 4 rho, so it takes that of the 5.943" in recommended(10_000, 10, whole(20)).reason
+    assert (
+        "at most epsilon = 16.86 at delta = 1e-06, so it takes that of the epsilon = 21.71"
+        in recommended(10_000, 10, whole(20)).reason
+    )
     weights = recommended(20_000_000, 2, 500_000_000)
     assert weights.option == "weights"  # the budget is too small to calibrate them, so that nothing is counted
     assert "DP-SGD, linear head would come first, but releases are exact for at most 16,777,216" in weights.reason
-    with pytest.raises(ValueError, match=r"no pay-once model can be trained for 0.0003 rho: it costs at least 0.0004"):
+    with pytest.raises(
+        ValueError,
+        match=r"no pay-once model can be trained for epsilon = \S+ at delta = 1e-06: it costs at least epsilon",
+    ):
         recommended(10_000, 30, 300_000_000)
     with pytest.raises(ValueError, match="at least 1 record and 2 classes"):
         recommended(0, 2, whole(1))
