@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self, cast
 
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.ledger import Account, Ledger, Purchase, ReleaseRequest, UnknownLineage
+from dpserve.accounting.ledger import Account, Ledger, NoBudget, Purchase, ReleaseRequest, UnknownLineage
 from dpserve.accounting.ledger.purchases import buy, words_of_charge
 from dpserve.accounting.ledger.receipts import UNNAMED, paying
 from dpserve.accounting.messages import Message
@@ -139,7 +139,15 @@ async def charge(
         releases=(evaluated,),
     )
     await _check_blocks_named(ledger, payer, model)
-    receipts = await buy(ledger, [model, evaluation], by=by)
+    try:
+        receipts = await buy(ledger, [model, evaluation], by=by)
+    except NoBudget as error:
+        if error.lineage == payer.lineage:
+            raise
+        raise TrainingError(
+            f"the lineage {error.lineage} pays for the model, which is not paid for, and has no budget yet: run "
+            "'dpserve serve' with the bundle first, or 'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
+        ) from None
     (release,) = model.releases
     return [
         f"{_payers(request)} was charged {await words_of_charge(ledger, charged)} for {what}"

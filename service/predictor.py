@@ -6,6 +6,7 @@ numbers and answer. All rows of a request are answered, or none. Subclasses say 
 
 import asyncio
 import hashlib
+import json
 import math
 import os
 import struct
@@ -68,6 +69,8 @@ classes are in a prediction set."""
 
 LARGEST_BODY = 16 * 2**20
 """Bytes of a body, and of its rows' numbers and of their features in memory, whatever a model's rows take."""
+_SHOWN = 8
+"""The most columns of the row that is shown to whoever sent a list."""
 _BESIDE_ROWS = 16 * 1024
 """Bytes of a body beside its rows."""
 _SMALL_ROWS = 2**20
@@ -287,10 +290,18 @@ class Predictor(ABC):
         features = len(self._lower)
         for index, row in enumerate(instances):
             if len(row) != features:
-                named = ", or an object with a value for each column" if self.certificate.columns else ""
-                raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}{named}", index)
+                self.check_unnamed(index)
+                raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}", index)
         packed = b"".join([self._packing(*row) for row in instances])  # four times as fast as numpy.array
         return self._within_bounds(np.frombuffer(packed).reshape(len(instances), features), clip)
+
+    def check_unnamed(self, row: int) -> None:
+        """Raise InvalidRows for a list that is no row, where the model has named columns: it shows an object."""
+        if columns := self.certificate.columns:
+            shown = json.dumps({column.name: column.example for column in columns[:_SHOWN]}, ensure_ascii=False)
+            if len(columns) > _SHOWN:
+                shown = f"{shown[:-1]}, ...}}"
+            raise InvalidRows(f"row {row} is a list, and the model has named columns: send an object, as {shown}", row)
 
     def check_named(
         self, instances: Sequence[Mapping[str, Value]], *, clip: bool | None = None
@@ -305,7 +316,7 @@ class Predictor(ABC):
             try:
                 X, unencoded = checked_rows(self.certificate.columns, instances, clip=self._clips(clip))
             except RowRefused as refused:
-                raise InvalidRows(str(refused), refused.row) from None
+                raise InvalidRows(str(refused), refused.row, refused.column) from None
             # The same array: what is yet to be encoded is written into it.
             self._check_inside((self._lower <= X) & (self._upper >= X))
             return X, unencoded

@@ -146,6 +146,7 @@ class NoBudget(LedgerRefusal):
 
     def __init__(self, lineage: str, block: str) -> None:
         """Say what there is to be done. block: empty for the one without a name."""
+        self.lineage = lineage
         if block:
             super().__init__(
                 Message(

@@ -28,7 +28,7 @@ from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import shown, shown_currency
 from dpserve.audit.reports import check_files
 from dpserve.commands import options
-from dpserve.commands.acts import chosen_lineage
+from dpserve.commands.acts import Sought, chosen_lineage
 from dpserve.commands.console import figure, stdout_console
 from dpserve.commands.options import LedgerOption
 from dpserve.training.kinds.loading import load_model
@@ -96,7 +96,9 @@ class AccountToExplain(LedgerOption):
                 raise ValueError(f"{self.bundle} is of the lineage {certificate.lineage!r}, and not of {lineage!r}")
             lineage, unit = certificate.lineage, getattr(certificate, "unit", None)
             blocks = certificate.blocks
-        whole = await opened.lineage(await chosen_lineage(opened, lineage))
+        name = self.client or self.group
+        sought = Sought("client" if self.client else "group", name) if name else None
+        whole = await opened.lineage(await chosen_lineage(opened, lineage, sought))
         if whole.unit is not None:
             if self.bundle is not None and whole.unit != (unit or ""):
                 raise OtherUnit(whole.lineage, whole.unit, unit or "")

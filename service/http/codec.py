@@ -297,7 +297,10 @@ def _rows_and_options(predictor: Predictor, body: bytes, read: RowsAndMembers | 
         else:
             rows, options = read[0], msgspec.convert(read[1], PredictOptions)
     except msgspec.ValidationError as error:
-        raise _not_rows(str(error)) from None
+        problem = _not_rows(str(error))
+        if problem.members.get("column") is not None:
+            predictor.check_unnamed(problem.members["row"])
+        raise problem from None
     if options.model is not None:
         predictor.check_model(options.model)
     return rows, options

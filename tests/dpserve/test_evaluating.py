@@ -121,6 +121,10 @@ def test_values_beyond_the_bounds_are_drawn_back_as_in_training_or_on_demand(run
 
 def test_an_evaluation_is_written_and_charged_or_neither(run, model):
     assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    said = run.fails("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *OPENING)
+    assert "the lineage people pays for the model" in said
+    assert "lineage set-budget" in said
+    assert "--lineage-epsilon" not in said
     run("lineage", "set-budget", "model", "--rho", "0.2", "--delta", "1e-5")
     assert "nothing was charged for it" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
     run("lineage", "set-budget", "people", "--rho", "100", "--delta", "1e-5", "--yes")

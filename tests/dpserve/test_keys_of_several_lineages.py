@@ -1,6 +1,7 @@
 """A client who comes in by the same keys in several lineages is one person: acts on its keys are done in all."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from dpserve.accounting.budgets import Budget
 from dpserve.accounting.ledger import ClientRevoked, Ledger, UnknownKey, key_digest
+from dpserve.cli import app
 from dpserve.commands.accounts import clients
 
 BUDGET = ("--rho", "0.1", "--delta", "1e-5")
@@ -94,5 +96,7 @@ def test_the_only_lineage_of_a_client_is_taken_and_said(owner: Owner) -> None:
     done = owner("set-budget", "bob", "--rho", "0.05", "--delta", "1e-5")
     assert "in the lineage other" in done.stderr
     assert "of lineage other is active" in owner("show", "bob").stdout
+    explained = CliRunner().invoke(app, ["explain", "--client", "bob", "--json", "--ledger", str(owner.folder)])
+    assert json.loads(explained.stdout)["limit"]["rho"] == 0.05
     several = owner.run("set-budget", "ann", "--rho", "0.05", "--delta", "1e-5")
     assert "clinic, peng" in str(several.exception)

@@ -32,23 +32,26 @@ def test_a_row_by_name_is_the_question_that_its_numbers_are(http):
 
 
 @pytest.mark.parametrize(
-    ("rows", "row", "said"),
+    ("rows", "row", "column", "said"),
     [
-        ([ROW, ROW | {"city": "Rome"}], 1, "'city'"),
-        ([ROW | {"age": 101}], 0, "'age'"),
-        ([ROW | {"age": None}], 0, "a value is required"),
-        ([ROW | {"since": "yesterday"}], 0, "'since'"),
-        ([{name: value for name, value in ROW.items() if name != "age"}], 0, "age"),
-        ([ROW | {"income": 1}], 0, "income"),
-        ([ROW, [1.0, 2.0]], None, "either every row"),
-        ([ROW | {"age": [1]}], 0, "an object with a value for each column"),
-        ([], None, "empty"),
+        ([ROW, ROW | {"city": "Rome"}], 1, "city", "'city'"),
+        ([ROW | {"age": 101}], 0, "age", "'age'"),
+        ([ROW | {"age": None}], 0, "age", "a value is required"),
+        ([ROW | {"since": "yesterday"}], 0, "since", "'since'"),
+        ([{name: value for name, value in ROW.items() if name != "age"}], 0, "age", "age"),
+        ([ROW | {"income": 1}], 0, None, "income"),
+        ([ROW, [1.0, 2.0]], None, None, "either every row"),
+        ([[1.0, 2.0]], 0, None, 'send an object, as {"age": '),
+        ([["web"]], 0, None, 'send an object, as {"age": '),
+        ([ROW | {"age": [1]}], 0, None, "an object with a value for each column"),
+        ([], None, None, "empty"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place_and_costs_nothing(http, rows, row, said):
+def test_what_does_not_fit_is_refused_with_its_place_and_costs_nothing(http, rows, row, column, said):
     refused = problem(http.post("/predict", json={"instances": rows}), 422, "invalid-rows")
     assert said in refused["detail"]
     assert refused.get("row") == row
+    assert refused.get("column") == (None if column is None else list(ROW).index(column))
     assert http.get("/budget").json()["spent"]["rho"] == 0
 
 

@@ -40,10 +40,10 @@ MISSING_VALUES = "; null stands for a missing value"
 class RowRefused(DataError):
     """A row by name does not fit the columns."""
 
-    def __init__(self, what: str, row: int) -> None:
-        """row: its index."""
+    def __init__(self, what: str, row: int, column: int | None = None) -> None:
+        """row: its index; column: that of the first column that does not fit, or is missing."""
         super().__init__(what)
-        self.row = row
+        self.row, self.column = row, column
 
 
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "None")
@@ -207,17 +207,20 @@ def checked_rows(
     column_names = set(names)
     first = next((index for index, row in enumerate(rows) if row.keys() != column_names), len(rows))
     wrong = [] if first == len(rows) else wrong_names(names, rows[first], MISSING_VALUES)
+    places = [] if first == len(rows) else [place for place, name in enumerate(names) if name not in rows[first]]
     X = np.empty((len(rows), sum(len(column.coordinates) for column in columns)))
-    for column, block in blocks_of(columns, X):
+    for place, (column, block) in enumerate(blocks_of(columns, X)):
         # Behind a row that does not fit nothing is looked at any more.
         count = first + (first < len(rows) and column.name in rows[first])
         fault = _fill(column, [row[column.name] for row in rows[:count]], block[:count], unencoded, clip)
         if fault is not None:
-            wrong = wrong if fault[0] == first else []
+            if fault[0] != first:
+                wrong, places = [], []
             first = fault[0]
+            places.append(place)
             wrong.append(f"column {column.name!r}: {fault[1]}")
     if wrong:
-        raise RowRefused(in_row(first, wrong), first)
+        raise RowRefused(in_row(first, wrong), first, min(places, default=None))
     X += 0.0  # 0.0 and -0.0 are the same
     return X, tuple(unencoded)
 

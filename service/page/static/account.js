@@ -1,4 +1,4 @@
-// An account: what is left, what it means for one person, and the analyses behind it.
+// An account: what is left, what it means for one record or person, and the analyses behind it.
 
 import { halfCircle, responsive, spendChart } from "./charts.js";
 import { byId, el, table } from "./dom.js";
@@ -31,6 +31,7 @@ export function standingOf(model, budget) {
 export function showAccount(model, budget) {
   byId("left-body").replaceChildren(priceInWords(model, budget));
   byId("gauge-body").replaceChildren(gauge(model, budget));
+  byId("meaning-body").textContent = `For ${oneOf(budget)}, at most, once all is spent.`;
   byId("figures-body").replaceChildren(...figures(budget));
   byId("words-body").replaceChildren(...sentences(model, budget).map((said) => el("li", {}, said)));
   byId("attacks-body").replaceChildren(attacks(budget.explanation.attack_power));
@@ -68,6 +69,9 @@ function gauge(model, budget) {
   );
 }
 
+/** The privacy unit that the figures are about. */
+const oneOf = ({ explanation: { unit } }) => (unit === null ? "one record" : `all records of one ${unit}`);
+
 const points = (share) => percentUp(share).replace(" %", " points");
 
 function figures({ posterior_belief_bound: belief, membership_advantage_bound: advantage, limit, spent, delta }) {
@@ -76,26 +80,25 @@ function figures({ posterior_belief_bound: belief, membership_advantage_bound: a
     ["How far an attack beats guessing", points(advantage.when_spent), "of 100, at most, in telling members from others.", points(advantage.now)],
     ["Epsilon", figureUp(limit.epsilon), `at delta = ${figure(delta)}, ${chance(delta)}.`, figureUp(spent.epsilon)],
   ].map(([name, value, said, now]) =>
-    el("div", {}, el("dt", {}, name), el("dd", { class: "big" }, value), el("dd", { class: "note" }, said), el("dd", { class: "note" }, `${now} if you had settled to stop here.`)),
+    el("div", {}, el("dt", {}, name), el("dd", { class: "big" }, value), el("dd", { class: "note" }, said), now !== value && el("dd", { class: "note" }, `${now} if you had settled to stop here.`)),
   );
 }
 
 /** The meaning of the figures, in short sentences. */
 function sentences(model, { explanation, delta, limit, currency, shown_in: given, raised, status, analysis, ...budget }) {
   const { unit } = explanation;
-  const one = unit === null ? "one record" : `all records of one ${unit}`;
   return [
     status === "unproven" && "Unproven: the guarantee of what this account pays for is claimed only.",
     "The figures are about all that this account may ever pay for.",
     "They hold whatever you ask, and whenever you stop.",
     currency === "rho" && "The limit must have been settled before the first answer.",
     `Imagine somebody who knows every record but ${unit === null ? "one" : `those of one ${unit}`}.`,
-    "They think it as likely as not that the rest is among the training’s.",
+    `They think it as likely as not that ${unit === null ? "that record is" : "those are"} among the training’s.`,
     `After all your answers they are at most ${percentUp(budget.posterior_belief_bound.when_spent)} sure.`,
     `That fails with a probability of at most ${figure(delta)}, ${chance(delta)}.`,
     "An attack tries to tell members of the training from others.",
     `It catches members at most ${points(budget.membership_advantage_bound.when_spent)} of 100 more often than it wrongly accuses others.`,
-    `All of it is (${figureUp(limit.epsilon)}, ${figure(delta)})-differentially private for adding or removing ${one}.`,
+    `All of it is (${figureUp(limit.epsilon)}, ${figure(delta)})-differentially private for adding or removing ${oneOf({ explanation })}.`,
     `Epsilon is by the ${analysis}, and rounded up.`,
     given !== currency && "An answer costs what it adds to epsilon: later ones add less.",
     currency === "epsilon" && "The account counts pure epsilon; delta is the noise sampler’s alone.",

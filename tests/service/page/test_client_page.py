@@ -89,6 +89,11 @@ def test_signing_in_shows_the_account(service, tab, key, head):
     believed, beats, epsilon = page.locator("#figures-body .big").all_inner_texts()
     assert 0.999 < budget["posterior_belief_bound"]["when_spent"] <= 0.9999
     assert believed == "99.99 %"
+    expect(page.locator("#meaning-body")).to_have_text("For one record, at most, once all is spent.")
+    notes = page.locator("#figures-body .note").all_inner_texts()
+    settled = {note.partition(" if you")[0] for note in notes if "settled" in note}
+    assert settled
+    assert not settled & {believed, beats, epsilon}
     assert float(beats.split()[0]) == pytest.approx(100 * budget["membership_advantage_bound"]["when_spent"], abs=0.1)
     assert float(epsilon) == pytest.approx(budget["limit"]["epsilon"], rel=1e-3)
     for folded in ("words", "attacks", "analyses"):
