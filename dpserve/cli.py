@@ -33,7 +33,7 @@ _GROUPS = {
         "demo": _Command("demonstration", "demo", "Train, serve and ask until refused, in a minute; nothing is kept."),
     },
     "Train": {
-        "plan": _Command("planning", "plan", "Say what a budget buys: which mechanism, how noisy, how many answers."),
+        "plan": _Command("planning", "plan", "Say what a budget buys: what to run, what it gives and what it costs."),
         "schema": _Command("schema", "app", "Declare a table in a file, without looking at its values."),
         "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
         "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),

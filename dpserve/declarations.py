@@ -7,7 +7,7 @@ from typing import Any
 
 from dpserve.commands.tables import SCHEMA, FileOptions, schema_alone
 from dpserve.training.errors import DataError, TrainingError, WrongOption, WrongValue
-from dpserve.training.inputs.column_words import column_in_words
+from dpserve.training.inputs.column_words import column_in_words, levels_in_words
 from dpserve.training.inputs.columns import LevelsColumn
 from dpserve.training.inputs.declared import parse_bounds, parse_classes
 from dpserve.training.inputs.described import ColumnType, Date, Levels, Number, Text
@@ -50,7 +50,12 @@ class ColumnOptions(LabelledRows):
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
-        return parse_classes(self.classes) if self.classes else ((), ())
+        if not self.classes:
+            return (), ()
+        names, values = parse_classes(self.classes)
+        if len(names) < 2:
+            raise WrongOption("classes", "must name two at least", value=self.classes)
+        return names, values
 
     def described(self, types: Mapping[str, str | None] | None = None) -> dict[str, ColumnType]:
         """Return the columns that are declared by themselves. types: their storage types. Raises WrongOption."""
@@ -61,7 +66,7 @@ class ColumnOptions(LabelledRows):
                 name, words = _named_value(flag, text)
                 with _of_flag(flag, text):
                     columns[name] = (
-                        Levels(*words.split(",")) if expected is Levels else column_in_words(words, storage.get(name))
+                        levels_in_words(words) if expected is Levels else column_in_words(words, storage.get(name))
                     )
                 if not isinstance(columns[name], expected):
                     raise WrongOption(flag, "is written COLUMN=EARLIEST:LATEST", value=text)
@@ -137,8 +142,13 @@ class Declarations(ColumnOptions, FileOptions):
         label = LevelsColumn(name=self.label, levels=called)
         return TableSchema((*schema.columns, label), {self.label: class_names})
 
-    def undeclared_of(self, columns: Mapping[str, str | None]) -> list[TrainingError]:
-        """Return what is to be declared of a table. columns: their storage types. Raises WrongOption, DataError."""
+    def undeclared_of(self, source: str) -> list[TrainingError]:
+        """Return what is to be declared of a table, of which this looks at no value. Raises WrongOption, DataError."""
+        # Only who reads a table should wait for Arrow.
+        from dpserve.training.inputs.tables import open_table
+
+        table = open_table(source, self.encoding, self.sheet)
+        columns = dict(zip(table.names, table.types, strict=True))
         bounded = {text.rpartition("=")[0] for text in self.bounds}
         declared = {*columns} if "" in bounded else {*bounded, *self.described()}
         has_classes, left_out = bool(self.classes), self.no_features - {self.label}

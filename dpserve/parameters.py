@@ -125,7 +125,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
 
     def _request(self) -> Request:
         """Return the parameters as a request that goes together. Raises TrainingError for all that is missing."""
-        wrong, kind = ErrorList(), kind_of_parameter(self.kind)
+        wrong, wrong_price, kind = ErrorList(), ErrorList(), kind_of_parameter(self.kind)
         lineage = wrong.attempt(lambda: self._lineage) or Lineage(UNNAMED)
         if self.public is not None:
             if not isinstance(kind, Planner):
@@ -135,7 +135,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             name=self.name,
             lineage=lineage.name,
             kind=kind,
-            price=Price(epsilon=self.epsilon, delta=self.delta).whole,
+            price=wrong_price.attempt(lambda: Price(epsilon=self.epsilon, delta=self.delta).whole),
             n=self.n if self.n is not None else facts_of(self._described.columns).n,
             features=features_of(self.features),
             prediction_sets=self.prediction_sets,
@@ -143,7 +143,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             block_budget=lineage.budget_text,
             overlapping_lineage_is_accepted=lineage.overlapping_lineage_is_accepted,
         )
-        wrong.attempt(lambda: check_needs(request))
+        wrong.attempt(lambda: check_needs(request, wrong_price.errors))
         wrong.check()
         check_abilities(request, unit=self._described.unit)
         if (warning := large_delta(self.delta, request.n)) is not None:

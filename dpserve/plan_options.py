@@ -3,13 +3,15 @@
 from dpserve.commands.options import lineage_names
 from dpserve.commands.tables import check_public
 from dpserve.declarations import Declarations
-from dpserve.training.errors import TrainingError, WrongOption, WrongValue
+from dpserve.training.errors import ErrorList, TrainingError, WrongOption, WrongValue
 from dpserve.training.feature_choice import AutoFeatures, Sides, shape_of
 from dpserve.training.features.hog import Shape
 from dpserve.training.inputs.declared import parse_bounds
 from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.schema import declaration_of
+from dpserve.training.inputs.undeclared import shortest_way
+from dpserve.training.kinds.kind import declared_count
 from dpserve.training.options import option, option_of
 from dpserve.training.planning.answers import USUAL_QUERIES
 
@@ -78,6 +80,17 @@ class PlanOptions(Declarations):
             if not 0 < found[name] < 1 or sum(found.values()) > 1:
                 raise WrongValue("share", "must be above 0, and all together at most 1", value=text)
         return found
+
+    def lacking(self) -> list[TrainingError]:
+        """Return all that a plan without public rows lacks: of the records and, where a table is named, its columns."""
+        wrong = ErrorList()
+        if self.data is not None and self.is_table:
+            undeclared = wrong.attempt(lambda: self.undeclared_of(str(self.data))) or []
+            wrong.errors += [*undeclared, *([shortest_way(self.data)] if undeclared else [])]
+        elif self.schema_file is None and not self.classes:
+            wrong.errors.append(WrongOption("classes", "is needed", remedy="the names of the classes, or their number"))
+        wrong.attempt(lambda: declared_count(self.count))
+        return wrong.errors
 
     def declaration(self) -> Declaration | None:
         """Return what is declared of the columns; None where it is not said which there are. Raises TrainingError."""

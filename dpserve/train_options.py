@@ -75,13 +75,7 @@ class TrainedRecords(Declarations):
 
     def _undeclared(self) -> list[TrainingError]:
         """Return what is to be declared of a table without a schema."""
-        if not self.is_table or self.engine != LOCAL:
-            return []
-        # Only who reads a table should wait for Arrow.
-        from dpserve.training.inputs.tables import open_table
-
-        table = open_table(self.data, self.encoding, self.sheet)
-        return self.undeclared_of(dict(zip(table.names, table.types, strict=True)))
+        return self.undeclared_of(self.data) if self.is_table and self.engine == LOCAL else []
 
     def _check_lineage(self) -> None:
         """Raise TrainingError where the lineage needs a name, and WrongOption where it was forgotten."""
@@ -166,13 +160,13 @@ class TrainOptions(Blocks, NewBundle):
     lineage_delta: float | None = LINEAGE_DELTA(panel=Blocks.panel)
     prediction_sets: Literal["auto", "off", "all", "class"] = option_of(Request, "prediction_sets", panel="The model")
 
-    def request(self, kind: Options, features: Features, price: TrainPrice | None) -> Request:
-        """Return what is asked for. Raises WrongOption, OSError."""
+    def request(self, kind: Options, features: Features, price: TrainPrice | None, whole: int | None) -> Request:
+        """Return what is asked for. whole: the price in picorho. Raises WrongOption, OSError."""
         return Request(
             name=self.model_name,
             lineage=self.lineage_name or UNNAMED,
             kind=kind,
-            price=None if price is None else price.whole,
+            price=whole,
             n=self.count_declared(price),
             features=features,
             prediction_sets=self.prediction_sets,

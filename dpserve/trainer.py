@@ -14,7 +14,7 @@ from dpserve.commands.tables import LOCAL, check_public
 from dpserve.interrupts import stopped_by_signals
 from dpserve.prices import large_delta
 from dpserve.train_options import PlannerOptions, TrainOptions, TrainPrice
-from dpserve.training.errors import WrongOption
+from dpserve.training.errors import ErrorList, WrongOption
 from dpserve.training.feature_choice import Features
 from dpserve.training.fit import FittedModel, Request, check_abilities, check_needs, fit
 from dpserve.training.inputs.declared import values_of
@@ -45,13 +45,15 @@ def run_training(
             public = kind.public
             reads = None if public is None else lambda: _public_rows(given, public, read[0])
             kind = Planner(queries=kind.queries, public=reads)
-        request = given.request(kind, features, price)
+        wrong_price = ErrorList()
+        whole = None if price is None else wrong_price.attempt(lambda: price.whole)
+        request = given.request(kind, features, price, whole)
         check_abilities(request, unit=given.unit, on_ray=given.engine != LOCAL)
         if price is not None and (warning := large_delta(price.delta, request.n)) is not None:
             typer.echo(f"Warning: {spelled(warning, as_flag)}", err=True)
         if given.lineage_name is not None:
             _warn_of_poor_lineage(request, given.unit)
-        records = given.read_all(lambda: check_needs(request), request.declared_blocks)
+        records = given.read_all(lambda: check_needs(request, wrong_price.errors), request.declared_blocks)
         read.append(records)
         return fit(records, request, given.out, state=state_folder(), watcher=Screen())
 

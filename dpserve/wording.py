@@ -22,11 +22,12 @@ _TEXTS = frozenset({"decimal", "encoding", "features", "kind", "prediction_sets"
 """The options whose values are texts, which messages give as they are: Python puts them in quotation marks."""
 _BY_NAME = frozenset({"bounds", "classes", "missing"})
 """The options that Python takes as mappings: NAME=LOW:HIGH on the command line, {NAME: (LOW, HIGH)} there."""
+_IN_FILE = " in a schema's file, which 'dpserve schema init' writes,"
 PROPERTIES = {
-    "unknown_levels": ('"unknownLevels": "{}"', "Levels(..., unknown={!r})"),
+    "unknown_levels": (f'"unknownLevels": "{{}}"{_IN_FILE}', "Levels(..., unknown={!r})"),
     "decimal_char": ('"decimalChar": "{}"', "Number(..., decimal={!r})"),
     "group_char": ('"groupChar": "{}"', "Number(..., group={!r})"),
-    "pattern": ('"format": "{}"', "Date(..., pattern={!r})"),
+    "pattern": (f'"format": "{{}}"{_IN_FILE}', "Date(..., pattern={!r})"),
     "fields_match": ('"fieldsMatch": "{}"', "{{'fields': [...], 'fieldsMatch': {!r}}}"),
     "number_column": ("--bounds COLUMN=LOW:HIGH", "Schema(columns={{COLUMN: Number(LOW, HIGH)}})"),
     "levels_column": ("--levels COLUMN=A,B", "Schema(columns={{COLUMN: Levels(A, B)}})"),

@@ -56,9 +56,9 @@ class SeveralErrors(TrainingError):
 class ErrorList:
     """The errors of several parts, which are raised together."""
 
-    def __init__(self) -> None:
-        """Begin without any."""
-        self.errors: list[TrainingError] = []
+    def __init__(self, errors: Sequence[TrainingError] = ()) -> None:
+        """Begin with these."""
+        self.errors: list[TrainingError] = [*errors]
 
     def attempt(self, part: Callable[[], _Part]) -> _Part | None:
         """Return what a part returns; None where it raises a TrainingError, which is noted."""

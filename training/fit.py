@@ -9,7 +9,7 @@ the reason and what would do (`dpserve.training.errors.WrongOption`).
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,24 +110,26 @@ class FittedModel:
     warning: str | None
 
 
-def check_needs(request: Request) -> None:
+def check_needs(request: Request, wrong_price: Sequence[TrainingError] = ()) -> None:
     """Raise WrongOption for a price or a number of records that is needed, and for a price that nothing takes.
 
-    Raises SeveralErrors where both are needed, and MissingExtra where the kind needs what is not installed.
+    wrong_price: what is wrong with a price that the request has not for that. Raises SeveralErrors where several are
+    needed, and MissingExtra where the kind needs what is not installed.
     """
     kind = request.made_kind
     kind.check_installed()
+    needed = ErrorList(wrong_price)
     if kind.answers == "once":
-        needed = ErrorList()
-        needed.attempt(lambda: needed_price(request.price))
+        if not wrong_price:
+            needed.attempt(lambda: needed_price(request.price))
         if kind.needs_n:
             needed.attempt(lambda: declared_count(request.n))
-        needed.check()
     elif request.price is not None:
         raise WrongOption(
             "epsilon",
             "is for models that are paid for once: each answer of this one is paid for when a service gives it",
         )
+    needed.check()
 
 
 def check_abilities(request: Request, *, unit: str | None, on_ray: bool = False) -> None:

@@ -18,6 +18,7 @@ from dpserve.accounting.budgets import Accepts, Budget, accepted_at, currency_of
 from dpserve.accounting.currency import EPSILON
 from dpserve.accounting.ledger import Acts, Ledger
 from dpserve.accounting.ledger.journal import is_forgotten
+from dpserve.accounting.messages import Message, named
 from dpserve.training.errors import WrongOption
 from dpserve.training.options import Options, option
 
@@ -43,6 +44,10 @@ SELECTION = partial(
     default_text="permute-and-flip for a pure epsilon, else exponential",
 )
 _TERMS = {name: str(field.description) for name, field in BudgetTerms.model_fields.items()}
+_ONE_BUDGET = Message(
+    "a budget is given by one of {epsilon}, {rho}, {mu}, {posterior_belief} or {advantage}, and always with {delta}, "
+    "or with {delta:0} for pure epsilon"
+)
 _PATIENCE = 5.0
 """Seconds that a shell waits for the ledger."""
 
@@ -112,7 +117,7 @@ class BudgetOptions(Options):
         return any(getattr(self, name) is not None for name in BudgetOptions.model_fields)
 
     def budget(self, accepts: str) -> Budget:
-        """Return the budget, rounded down. Raises BadParameter unless exactly one of its parameters is given, with a
+        """Return the budget, rounded down. Raises WrongOption unless exactly one of its parameters is given, with a
         delta, and ValueError for a number outside the valid range, which it names.
         """
         if accepts not in get_args(Accepts):
@@ -121,11 +126,11 @@ class BudgetOptions(Options):
         is_pure = currency_of(kind) is EPSILON
         given = {name: getattr(self, name) for name in BUDGET_PARAMETERS if getattr(self, name) is not None}
         delta = 0.0 if self.delta is None and is_pure else self.delta
-        if len(given) != 1 or delta is None:
-            raise typer.BadParameter(
-                "give a budget by one of --epsilon, --rho, --mu, --posterior-belief or --advantage, and "
-                "always with --delta, or with --delta 0 for pure epsilon"
-            )
+        if len(given) != 1:
+            reason = "takes the place of the other budgets that are given" if given else "is needed"
+            raise WrongOption("epsilon", reason, remedy=_ONE_BUDGET)
+        if delta is None:
+            raise WrongOption("delta", Message("is needed beside {}", named(*given)), remedy=_ONE_BUDGET)
         ((name, value),) = given.items()
         if name == "mu" and kind != "gaussian":
             raise WrongOption("mu", "is for accounts that accept Gaussian noise only")

@@ -29,12 +29,13 @@ from dpserve.commands.retraining import WIDTH, as_lines, asks_retraining, plan_r
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.plan_options import PlanOptions
 from dpserve.prices import flags_of_budget
-from dpserve.training.errors import WrongOption
+from dpserve.training.errors import ErrorList, WrongOption
 from dpserve.training.feature_choice import features_of_rule
 from dpserve.training.features.hog import Shape
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.schema import facts_of
 from dpserve.training.kinds.cases import Estimate
+from dpserve.training.kinds.kind import declared_count
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of
 from dpserve.training.options import Options, option
@@ -73,7 +74,11 @@ def plan(
     if asks_retraining(given, bundle, plot):
         plan_retraining(given, budget, as_json=as_json)
         return
-    budgets = budget.budgets()
+    wrong = ErrorList()
+    budgets = wrong.attempt(budget.budgets) or {}
+    if bundle is None and given.public is None:
+        wrong.errors += given.lacking()
+    wrong.check()
     if bundle is None:
         _plan_before_training(budgets, budget, given, plot, everything=everything, as_json=as_json)
         return
@@ -144,16 +149,11 @@ class _Rows:
 
     @classmethod
     def of(cls, given: PlanOptions) -> "_Rows":
-        """Return what the options say. Raises typer.BadParameter where they say too little."""
+        """Return what the options say. Raises TrainingError."""
         known = given.rows()
         declared = known.declaration if known is not None else given.declaration()
-        count = given.count or (None if known is None else len(known))
         classes = given.declared_classes()[0] if declared is None else declared.classes
-        if count is None or not classes:
-            raise typer.BadParameter(
-                "name a bundle each of whose answers is paid for; or give --n and --classes, --n and --schema, or "
-                "--public FILE, to choose a kind of model"
-            )
+        count = declared_count(len(known) if known is not None and given.count is None else given.count)
         return cls(known, declared, count, classes, given.shape_of_rows(declared))
 
     def recommended(self, given: PlanOptions, whole: int, delta: float | None) -> Recommendation:
@@ -373,7 +373,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
 
 def print_comparison(console: Console, shown: Comparison, *, everything: bool) -> None:
     """Print what to run, what it gives and what it costs; and with `everything` how it was chosen."""
-    console.print(as_lines(f"Run:   {shown.command}"), highlight=False, soft_wrap=True)
+    console.print(as_lines(shown.command, "Run:   "), highlight=False, soft_wrap=True)
     for title, words in (("Gives", shown.gives), ("Costs", shown.costs)):
         typer.echo(fill(words, WIDTH, initial_indent=f"{title}: ", subsequent_indent=" " * 7, break_on_hyphens=False))
     for warning in shown.found.warnings:

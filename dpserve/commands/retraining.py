@@ -10,15 +10,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpserve.accounting.messages import Message, named
 from dpserve.accounting.picorho import to_rho
 from dpserve.commands.console import narrow_console, shares
 from dpserve.commands.options import BudgetOptions
 from dpserve.plan_options import PlanOptions
 from dpserve.prices import flags_of_budget
-from dpserve.training.errors import WrongOption
+from dpserve.training.errors import ErrorList, WrongOption
 from dpserve.training.inputs.blocks import Period
 from dpserve.training.inputs.lineage import DIGITS
 from dpserve.training.inputs.schema import facts_of
+from dpserve.training.kinds.kind import declared_count
 from dpserve.training.planning.options import option_named
 from dpserve.training.planning.retraining import Schedule, retrainings_of, schedule_by_rule, schedule_by_simulation
 from dpserve.wording import as_flag
@@ -42,10 +44,12 @@ def plan_retraining(given: PlanOptions, of_block: BudgetOptions, *, as_json: boo
 
     of_block: what one block's records may lose by all models.
     """
+    wrong = ErrorList() if given.public is not None else ErrorList(given.lacking())
     if of_block.epsilon is None or of_block.delta is None:
-        raise WrongOption(
-            "epsilon", "is needed, with --delta", remedy="what all models may tell of one block's records"
-        )
+        name, other = ("epsilon", "delta") if of_block.epsilon is None else ("delta", "epsilon")
+        needed = Message("is needed beside {}", named(other))
+        wrong.errors.append(WrongOption(name, needed, remedy="what all models may tell of one block's records"))
+    wrong.check()
     count = retrainings_of(str(given.retrain))
     window, budget = min(given.window or count, count), of_block.budget("gaussian").limit
     rows = given.rows()
@@ -59,9 +63,7 @@ def plan_retraining(given: PlanOptions, of_block: BudgetOptions, *, as_json: boo
     else:
         declared = given.declaration()
         classes = len(given.declared_classes()[0] if declared is None else declared.classes)
-        if given.count is None or not classes:
-            raise typer.BadParameter("give --n, the records of all blocks, and --classes or --schema; or --public FILE")
-        found = schedule_by_rule(given.count, classes, count, window, budget, declared)
+        found = schedule_by_rule(declared_count(given.count), classes, count, window, budget, declared)
         note = "No rows were given: --public FILE simulates each retraining on rows like yours."
     if as_json:
         figures = {"price_rho": to_rho(found.price), "note": note, "command": command_of(given, of_block, found)}
@@ -116,8 +118,8 @@ _DECLARED = (
 """The options by which `train` reads records."""
 
 
-def as_lines(command: str) -> str:
-    """Return a command in lines that end in a backslash where they are too long for a terminal."""
+def as_lines(command: str, title: str = "") -> str:
+    """Return a command in lines that end in a backslash where they are too long for a terminal. title: before it."""
     parts: list[str] = []
     for word in shlex.split(command):
         quoted = shlex.quote(word)
@@ -131,7 +133,7 @@ def as_lines(command: str) -> str:
             lines.append(f"{line} \\")
             line = "    " + part
         else:
-            line = f"{line} {part}" if line else part
+            line = f"{line} {part}" if line else title + part
     return "\n".join([*lines, line])
 
 

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
-from dpserve.accounting.messages import spelled
+from dpserve.accounting.messages import Message, named, spelled
 from dpserve.commands.command import Group
 from dpserve.commands.files import whole_file
 from dpserve.declarations import ColumnOptions
@@ -38,7 +39,6 @@ from dpserve.training.options import option, option_of
 from dpserve.wording import as_flag
 
 _Answer = TypeVar("_Answer")
-_NONE = "none"
 
 _INTRODUCTION = """\
 {}
@@ -106,8 +106,12 @@ def init(
     # Only who reads a table should wait for Arrow.
     from dpserve.training.inputs.tables import encoding_of, open_table
 
-    stem = re.split(r"[.]", Path(data.rstrip("/")).name)[0] or "table"
+    # A URL's query may hold a token.
+    name = Path((urlsplit(data).path if "://" in data else data).rstrip("/")).name
+    stem = name.partition(".")[0] or "table"
     out = given.out or Path(f"{stem}.toml")
+    if out.suffix.lower() not in (".toml", ".json"):
+        raise WrongValue("out", "must end in .toml or .json", value=str(out))
     if out.exists():  # before anybody answers
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(out))
     encoding = given.encoding or encoding_of(data)
@@ -115,9 +119,7 @@ def init(
     types, asker = dict(zip(table.names, table.types, strict=True)), _Asker(yes=given.yes)
     if asker.asks:
         typer.echo(_INTRODUCTION.format(fill(f"{data} has the columns {', '.join(types)}.", 79)))
-    for name in ("label", "unit", "id"):
-        if name in given.model_fields_set and getattr(given, name) not in types:
-            raise WrongOption(name, f"names no column; there are {', '.join(types)}", value=getattr(given, name))
+    _check_flags(given, types)
     label = given.label if "label" in given.model_fields_set else _label(given, types, asker)
     classes = _classes(given, asker, label or "", types.get(label or "")) if label or given.classes else {}
     facts = _facts(given, types, asker, label, stem)
@@ -136,9 +138,7 @@ def init(
     content = schema_content(facts, columns, classes)
     parse_schema(content, out.name).split(label or "")
     as_toml = out.suffix.lower() != ".json"
-    text = (
-        schema_toml(content, Path(data).name) if as_toml else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    )
+    text = schema_toml(content, name) if as_toml else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     with whole_file(out, text.encode()):
         pass
     typer.echo(f"Wrote {out}. It is public: the model's certificate has its columns and classes.")
@@ -147,6 +147,34 @@ def init(
     named = {"--data": data, "--sheet": given.sheet, "--schema": str(out)}
     table_words = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in named.items() if value is not None)
     typer.echo(f"Next: dpserve train {table_words} --epsilon 1 --delta 1e-6")
+
+
+def _check_flags(given: InitOptions, types: Mapping[str, str | None]) -> None:
+    """Raise all that is wrong with the flags, before anybody is asked."""
+    wrong, roles = ErrorList(), dict[str, str]()
+
+    def note(flag: str, name: str) -> None:
+        if name not in types:
+            wrong.errors.append(WrongOption(flag, f"names no column {name!r}; there are {', '.join(types)}"))
+        elif name in roles:
+            wrong.errors.append(
+                WrongOption(flag, Message("names the column {!r}, as {} does", name, named(roles[name])))
+            )
+        roles.setdefault(name, flag)
+
+    for flag in ("label", "unit", "id"):
+        if flag in given.model_fields_set:
+            note(flag, getattr(given, flag))
+    for flag, part in (("bounds", str.rpartition), ("levels", str.partition), ("dates", str.partition)):
+        for name in filter(None, (part(text, "=")[0] for text in getattr(given, flag))):
+            note(flag, name)
+    for flag in ("texts", "ignore"):
+        for name in getattr(given, flag):
+            note(flag, name)
+    wrong.attempt(given.declared_classes)
+    wrong.attempt(lambda: given.described(types))
+    wrong.check()
+    _numbers(given, types, [*types])
 
 
 def _label(given: InitOptions, types: Mapping[str, str | None], asker: _Asker) -> str | None:
@@ -161,8 +189,10 @@ def _facts(
     """Return what is said of the table beside its columns' types."""
     left = [name for name in types if name not in (label, given.unit, given.id, *given.ignore)]
 
+    none = next(word for word in ("none", "no column", "-", "") if word not in types)
+
     def column_or_none(text: str) -> str | None:
-        return None if text == _NONE and _NONE not in types else _column(text, left)
+        return None if text == none else _column(text, left)
 
     asked: dict[str, object] = {"label": label}
     for name, question, proposed in (
@@ -170,7 +200,7 @@ def _facts(
         ("id", "Column with a key of each record", id_proposed),
     ):
         if (value := getattr(given, name)) is None:
-            value = asker.answer(question, proposed(left), column_or_none, _NONE)
+            value = asker.answer(question, proposed(left), column_or_none, none)
             left = [each for each in left if each != value]
         asked[name] = value
     counted = "people" if asked["unit"] else "records"
@@ -207,7 +237,7 @@ def _classes(given: InitOptions, asker: _Asker, label: str, storage: str | None)
         return dict(zip(values, names, strict=True))
 
     if given.classes:
-        return read(given.classes)
+        return dict(zip(*reversed(given.declared_classes()), strict=True))
     proposal = "false,true" if storage == "boolean" else None
     question = f"Classes of {label}: A,B, or VALUE=NAME,VALUE=NAME for codes"
     return asker.answer(question, proposal, read) or {}
@@ -219,13 +249,10 @@ def _columns(
     """Return the columns of features, and those that are left out. office: whether semicolons divide the file."""
     no_features = {facts.label, facts.unit, facts.id, *given.ignore}
     left = [name for name in types if name not in no_features]
-    declared = given.described(types)
-    if unknown := [name for name in (*declared, *given.ignore) if name not in types]:
-        raise DataError(f"there is no column {unknown[0]!r}; there are {', '.join(types)}")
-    bounded = [name for name in left if name not in declared and _is_bounded(given, name)]
-    lower, upper = parse_bounds(given.bounds, bounded) if bounded else ((), ())
-    for name, low, high in zip(bounded, lower, upper, strict=True):
-        declared[name] = column_in_words(f"{low!r}:{high!r}", types[name])
+    numbers = _numbers(given, types, left)
+    if shared := [name for name in numbers if not any(text.startswith(f"{name}=") for text in given.bounds)]:
+        typer.echo(fill(f"The bounds without a column's name are those of {', '.join(shared)}.", 79))
+    declared = given.described(types) | numbers
     if asker.asks and set(left) - declared.keys():
         typer.echo(fill(f"Each other column is {FORMS}.", 79))
     columns: dict[str, ColumnType] = {}
@@ -241,8 +268,21 @@ def _columns(
     return _as_written(columns, given.decimal, asker, office=office), tuple(left_out)
 
 
-def _is_bounded(given: InitOptions, name: str) -> bool:
-    return any(text.startswith(f"{name}=") or "=" not in text for text in given.bounds)
+def _numbers(given: InitOptions, types: Mapping[str, str | None], left: Sequence[str]) -> dict[str, ColumnType]:
+    """Return the columns that have bounds; those for every number are only for what is no text or date as stored."""
+    named = {text.rpartition("=")[0] for text in given.bounds}
+    others = given.described(types).keys()
+    rest = [name for name in left if "" in named and name not in others and types[name] in ("number", "integer", None)]
+    bounded = [name for name in left if name in named or name in rest]
+    lower, upper = parse_bounds(given.bounds, bounded) if bounded else ((), ())
+    columns: dict[str, ColumnType] = {}
+    for name, low, high in zip(bounded, lower, upper, strict=True):
+        words = f"{low!r}:{high!r}"
+        try:
+            columns[name] = column_in_words(words, types[name])
+        except DataError as error:
+            raise WrongValue("bounds", f"must be finite and in order for {name!r}", value=words) from error
+    return columns
 
 
 def _reader(storage: str | None) -> Callable[[str], ColumnType | str]:

@@ -769,6 +769,10 @@ LEVELS = {"age": Number(-1, 1), "income": Levels("Oslo", "Rome")}
             {"bounds": None, "classes": None, "lineage": None, "epsilon": None, "delta": None, "kind": "auto"},
             r"(?s)classes=.*age, income: give .*Number\(.*lineage=.*epsilon=.*n=.*schema init FILE",
         ),
+        (
+            {"delta": None, "lineage": None, "budget": None, "kind": "auto"},
+            r"(?s)lineage=.*delta= is needed.*n= is needed",
+        ),
         ({"bounds": {"age": (-1, 1)}}, r"nothing declares income: give Schema\(columns=\{COLUMN: Number\("),
         ({"bounds": "-1:1"}, r"Schema\(bounds='-1:1'\) must be \(LOW, HIGH\)"),
         ({"bounds": (0, 1)}, r"(?s)'age': .* is below the declared bound 0.*Schema\(clip=\) clips"),

@@ -317,7 +317,7 @@ def test_a_mistyped_bundle_opens_no_account(run, bundle):
 
 def test_budgets_must_make_sense(run):
     for options in (["--epsilon", 1], ["--delta", 1e-6], ["--epsilon", 1, "--rho", 1, "--delta", 1e-6]):
-        assert "give a budget" in run("clients", "add", "alice", *options, status=2).stderr
+        assert "a budget is given by one of" in run("clients", "add", "alice", *options, status=2).stderr
     said = run.fails("clients", "add", "alice", "--posterior-belief", 1, "--delta", 1e-6)
     assert said == "the posterior belief must lie strictly between 0.5 and 1, not be 1.0"
 

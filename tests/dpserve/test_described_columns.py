@@ -102,6 +102,18 @@ def test_a_command_declares_categories_and_dates_without_a_file(run, tmp_path):
     assert "--levels" in wrong
 
 
+def test_what_no_flag_declares_is_declared_in_a_file(run, tmp_path):
+    FRAME.assign(seen="20.06.2024").to_csv(tmp_path / "patients.csv", index=False)
+    words = ["train", "class-sums", "--data", "patients.csv", "--label", "outcome", "--lineage", "patients"]
+    words += ["--epsilon", 8, "--delta", 1e-6, "--n", RECORDS, "--bounds", "age=0:120"]
+    dates = ["--dates", "seen=2020-01-01:2030-12-31"]
+    refused = run(*words, *dates, "--levels", "ward=A", "--classes", "well,ill", status=1).stderr
+    assert refused.count("dpserve schema init") == 2  # for the pattern, and for other levels
+    assert "--classes" in run(*words, *dates, "--levels", "ward=A,B", "--classes", "well", status=2).stderr
+    numbers = ["--bounds", "ward=0:1", "--bounds", "seen=0:1", "--classes", "well,ill"]
+    assert "--levels COLUMN=A,B" in run(*words, *numbers, status=1).stderr
+
+
 def test_a_plan_is_made_without_records_and_can_be_fitted(home):
     found = plan(SCHEMA, n=20_000, epsilon=1, delta=1e-6)
     assert "20" in found.reason

@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-import typer
 
 from dpserve.accounting.budgets import Budget
 from dpserve.commands.options import BudgetOptions
@@ -35,7 +34,7 @@ def test_mu_is_for_gaussian_noise():
 
 @pytest.mark.parametrize("words", [{"delta": DELTA}, {"rho": 1.0}, {"rho": 1.0, "mu": 1.0, "delta": DELTA}])
 def test_one_word_and_a_delta_are_needed(words):
-    with pytest.raises(typer.BadParameter, match="one of --epsilon"):
+    with pytest.raises(WrongOption, match="one of `epsilon`"):
         BudgetOptions(**words).budget("gaussian")
 
 

@@ -117,11 +117,11 @@ def test_private_records_are_refused(run, bundle):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (BUDGET, 2, "name a bundle"),
+        (BUDGET, 1, "`n` is needed"),
         (["--n", 100, "--classes", 2], 2, "one of --epsilon"),
         (["--n", 100, "--classes", 2, *BUDGET, "--plot", "curve.png"], 2, "to draw an accuracy on"),
         (["model", "--n", 100, *BUDGET], 2, "a bundle has its own numbers"),
-        (["--n", 100, *BUDGET], 2, "to choose a kind of model"),
+        (["--n", 100, *BUDGET], 2, "--classes"),
         (["--public", "rows.csv", *BUDGET], None, "--classes"),
         (["--public", "rows.txt", "--classes", "a,b", *BUDGET], None, "is no table that can be read"),
         (["--n", 100, "--classes", 2, "--queries", 0, *BUDGET], None, "at least 1"),

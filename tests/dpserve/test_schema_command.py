@@ -131,6 +131,60 @@ def test_without_a_terminal_all_that_is_missing_is_listed(run, table):
     assert "nothing declares work: " in proposed  # the names of the others say what they are
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--classes", "well", "--levels", "nope=a,b"], ["--classes", "'nope'"]),
+        (["--bounds", "age=300:0"], ["--bounds", "'age'"]),
+        (["--levels", "work=private,"], ["--levels", "private,"]),
+        (["--out", "s.yaml"], ["--out", ".toml"]),
+        (["--label", "ill", "--unit", "ill"], ["--unit", "--label"]),
+        (["--unit", "age", "--ignore", "age"], ["--ignore", "--unit"]),
+        (["--levels", "work=a,b", "--texts", "work"], ["--texts", "--levels"]),
+        (["--bounds", "zz=0:1"], ["--bounds", "'zz'"]),
+    ],
+)
+def test_flags_that_contradict_the_table_or_each_other_are_named(run, table, flags, named):
+    refused = run("schema", "init", "t.csv", *flags, status=1 if "nope=a,b" in flags else 2).stderr
+    assert all(word in refused for word in named), refused
+    assert not list(run.folder.glob("*.toml"))
+
+
+def test_bounds_for_every_number_are_of_no_date_or_text(run, table):
+    answers = [*ANSWERS[:4], "--bounds", "0:300", "--n", 300]
+    assert "nothing declares work" in run("schema", "init", "t.parquet", *answers, status=1).stderr
+    dates = ["--dates", "born=1900-01-01:2030-01-01", "--levels", "work=private,state"]
+    said = run("schema", "init", "t.csv", *answers, *dates).stdout
+    assert "are those of age." in " ".join(said.split())
+
+
+def test_a_level_that_is_written_as_a_missing_value_is_one_in_its_column_alone(run, table):
+    table.assign(age=table.age.where(table.age > 30), work=table.work.astype(object).fillna("None")).to_csv(
+        run.folder / "t.csv", index=False, na_rep="None"
+    )
+    run("schema", "init", "t.csv", *ANSWERS, "--out", "all.toml")
+    run("schema", "init", "t.csv", *ANSWERS[:6], "--levels", "work=None,private,state", *ANSWERS[8:])
+    texts = [tomllib.loads((run.folder / name).read_text())["missingValues"] for name in ("all.toml", "t.toml")]
+    assert texts[0] == texts[1]
+    run("train", "--data", "t.csv", "--schema", "t.toml", "--epsilon", 1, "--delta", 1e-6)
+    (age, work, _) = load_model(run.folder / "model").certificate.feature_map.columns
+    assert ("None" in age.missing, "None" in work.missing) == (True, False)
+
+
+def test_a_column_called_none_is_nobody(run, table):
+    table.assign(none=1).to_csv(run.folder / "t.csv", index=False)
+    answers = ["ill", "0=no,1=yes", "", "", 300, "", "", "private,state", "1900-01-01:2030-01-01", "0:1"]
+    assert asked(run, "t.csv", answers=answers).returncode == 0
+    content = tomllib.loads((run.folder / "t.toml").read_text())
+    assert "unit" not in content
+    assert "none" in {field["name"] for field in content["fields"]}
+
+
+def test_the_query_of_a_url_is_not_written(run, table):
+    run("schema", "init", f"file://{run.folder}/t.csv?token=secret", *ANSWERS)
+    assert all("secret" not in path.read_text() for path in run.folder.glob("*.toml"))
+
+
 def test_a_schema_is_not_written_over(run, table):
     before = (run.folder / "schema.json").read_text()
     assert "schema.json" in run.fails("schema", "init", "t.csv", *ANSWERS, "--out", "schema.json")
@@ -289,6 +343,26 @@ def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
     assert "work" in schema
     assert "age" in records
     assert "born" in records
+
+
+@pytest.mark.parametrize(
+    ("command", "price"),
+    [
+        (["train", "--epsilon", 1], "--delta"),
+        (["train", "--bounds", "tmp=0:50"], "--epsilon"),
+        (["plan"], "--epsilon"),
+        (["plan", "--delta", 1e-6, "--bounds", "tmp=0:50"], "--epsilon"),
+        (["plan", "--retrain", "month", "--epsilon", 1], "--delta"),
+    ],
+)
+def test_what_is_missing_is_told_at_once_where_some_is_given(run, table, command, price):
+    said = run(*command, "--data", "t.csv", status=1).stderr
+    needed = {line.removeprefix("dpserve: ").partition(" is needed")[0] for line in said.splitlines()}
+    assert {"--label", "--classes", "--n", price} <= needed
+    assert "--lineage" in needed or command[0] == "plan"
+    assert "nothing declares age, work, born, ill" in said
+    assert "dpserve schema init t.csv" in said
+    assert "no column 'tmp'" in said or "tmp=0:50" not in command
 
 
 def test_a_spreadsheet_with_several_sheets_is_declared_by_the_one_that_is_named(run):

@@ -42,12 +42,20 @@ def column_in_words(words: str, storage: str | None = None) -> ColumnType:
             of_number: type[Number] = Integer if storage == "integer" else Number
             return of_number(float(low), float(high))
         if "," in words:
-            return Levels([level.strip() for level in words.split(",")])
+            return levels_in_words(words)
     except WrongValue as error:
         raise DataError(f"{words!r}: {error.field} {error.requirement}") from error
     except ValueError:
         pass
     raise DataError(f"{words!r} is none of these: {FORMS}")
+
+
+def levels_in_words(words: str) -> Levels:
+    """Return a column of levels, which stand between commas. Raises DataError for one without text."""
+    levels = [level.strip() for level in words.split(",")]
+    if "" in levels:
+        raise DataError(f"a level needs a text, and {words!r} has one without: a missing value is no level to be named")
+    return Levels(levels)
 
 
 _PLAIN: Mapping[str, type[ColumnType]] = {"boolean": Boolean, "text": Text}

@@ -4,11 +4,11 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dpserve.training.inputs.columns import MISSING_TEXTS
-from dpserve.training.inputs.described import Boolean, ColumnType
+from dpserve.training.inputs.described import Boolean, ColumnType, Levels
 from dpserve.training.inputs.schema import TableFacts
 
 _HEAD = """\
@@ -48,12 +48,11 @@ def schema_content(facts: TableFacts, columns: Mapping[str, ColumnType], classes
         constraints["enum"] = list(classes)
     else:
         label["categories"] = [{"value": value, "label": name} for value, name in classes.items()]
-    levels = {str(level) for field in fields for level in field.get("constraints", {}).get("enum", ())} | set(classes)
     stated = facts.model_dump(exclude_none=True, exclude_defaults=True)
     return {
         **{name: list(value) if isinstance(value, tuple) else value for name, value in stated.items()},
-        "missingValues": [text for text in MISSING_TEXTS if text not in levels],
-        "fields": [*fields, label | {"constraints": constraints}],
+        "missingValues": [*MISSING_TEXTS],
+        "fields": [*fields, label | {"constraints": constraints} | _missing_beside(classes)],
     }
 
 
@@ -69,7 +68,14 @@ def _field(name: str, column: ColumnType) -> dict[str, Any]:
         del field["unknownLevels"]
     if isinstance(column, Boolean):
         del field["trueValues"], field["falseValues"]
-    return field | ({"constraints": constraints} if constraints else {})
+    levels = column.levels if isinstance(column, Levels) else ()
+    return field | ({"constraints": constraints} if constraints else {}) | _missing_beside([*map(str, levels)])
+
+
+def _missing_beside(levels: Collection[str]) -> dict[str, Any]:
+    """Return the texts for no value of a column where a level is one of the usual ones."""
+    kept = [text for text in MISSING_TEXTS if text not in levels]
+    return {} if len(kept) == len(MISSING_TEXTS) else {"missingValues": kept}
 
 
 def schema_toml(content: Mapping[str, Any], table: str) -> str:

@@ -43,7 +43,7 @@ MISSING_ADVICE = Message(
     "{missing:COLUMN=VALUE} says what a missing value counts as, {missing:COLUMN=level} that it is its own"
 )
 NUMBER_ADVICE = Message(
-    "encode it as a number, or leave the column out with {ignore}; or describe the columns with {schema}"
+    "{levels_column} declares levels, {text_column} free text, {date_column} dates; {ignore:COLUMN} leaves it out"
 )
 UNLABELLED_ADVICE = Message("{unlabelled:leave-out} leaves out the records without a label")
 SIGNS_ADVICE = Message("{decimal_char:,} reads decimal commas, and {group_char:.} points between thousands")

@@ -36,13 +36,17 @@ def undeclared(
     """Return what is to be declared, an error for each option.
 
     columns: the storage types of a table's columns by name, None where it has none. label: the column of classes; None
-    where these came by themselves. left_out: columns that are no features. Raises DataError for a name of no column.
+    where these came by themselves. left_out: columns that are no features. Raises DataError for a
+    label that there is not, and a column to leave out.
     """
     named = [*left_out, *([label] if label not in (None, _USUAL_LABEL) else [])]
-    if absent := [name for name in named if name not in columns]:
-        raise DataError(f"there is no column {absent[0]!r}; the columns are {_some(list(columns))}")
+    if absent := [repr(name) for name in named if name not in columns]:
+        raise DataError(f"there is no column {' or '.join(absent)}; the columns are {_some(list(columns))}")
     lacking: list[TrainingError] = []
-    if label is not None and label not in columns:
+    # Where the classes came by themselves, a field may be theirs.
+    if label is not None and (absent := [repr(name) for name in sorted(declared) if name not in columns]):
+        lacking.append(DataError(f"there is no column {' or '.join(absent)}; the columns are {_some(list(columns))}"))
+    if label == _USUAL_LABEL and label not in columns:
         remedy = f"the column of classes, one of {_some(list(columns))}"
         lacking.append(WrongOption("label", "is needed", remedy=remedy))
     if not has_classes:
