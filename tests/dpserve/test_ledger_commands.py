@@ -185,6 +185,7 @@ def test_a_lineage_is_shown_with_its_models_and_clients(run, bundle, spent):
     assert "one record" in printed
     assert "2 releases, each rho = 0.001 by itself" in printed
     assert "gaussian:" not in printed
+    assert "added to rho" in run("clients", "show", "alice").stdout
     assert "alice" in printed
     assert "no-such" in run.fails("lineage", "show", "no-such")
 

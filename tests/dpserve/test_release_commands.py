@@ -101,6 +101,8 @@ def test_an_owner_who_gave_epsilon_reads_no_rho_and_what_a_price_adds(train, run
     run("lineage", "set-budget", "people", *PRICE)
     said += [run.fails("export", "more", "--to", "safetensors")]
     said += [run.fails("plan", "--epsilon", "0.1", "--delta", "1e-6", "--n", "1000", "--classes", "2")]
+    raised = run("lineage", "set-budget", "people", "--rho", "0.5", "--delta", "1e-5", status=1)
+    assert re.search(r"from rho = \S+ to rho = 0\.5\?", raised.stdout + raised.stderr)
     assert not [words for words in said if re.search(r"\brho\b", words)]
     *_, shown, status, dearer, spent, _ = said
     assert "1 release, epsilon = 2 at delta = 1e-05 by itself" in shown

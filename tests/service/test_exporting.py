@@ -68,6 +68,8 @@ def test_who_gets_is_refused_what_is_not_paid_for_and_who_posts_pays_for_the_mod
     problem(http.get("/models/colours/export", params=asked | {"hold": "true"}), 400, "invalid-request")
     refused = problem(http.get("/models/colours/export", params=asked), 403, "model-not-paid-for")
     assert refused["cost"] == to_rho(released.certificate.price.picorho)
+    account = http.get("/budget").json()
+    assert f"it costs {account['shown_in']} = " in refused["detail"]
     assert service.spent() == 0
     first, again = (http.post("/models/colours/export", params=asked) for _ in range(2))
     for taken in (first, again):
