@@ -262,8 +262,6 @@ def _gives(
         yield "No accuracy is promised: --public FILE measures it on rows like yours."
     if rows.declared is None and rows.shape is None:
         yield "Your rows are taken to be a table of up to 32 numbers."
-    records = 1 / mu
-    yield f"The noise weighs as much as {'a record' if records < 1.5 else f'{records:,.0f} records'}, or more."
     for name, share in shares_of.items():
         few = mu * share * rows.count < LEAST_SIGNAL
         enough = LEAST_SIGNAL / (mu * share)
