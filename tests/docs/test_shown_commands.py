@@ -272,7 +272,7 @@ def stop(reader):
     ("page", "place", "given", "says"),
     [
         ("auditing.md", 0, {}, "the auditor chose"),
-        ("mechanisms.md", 0, {"FILE": "FILE.npz"}, "noise"),
+        ("mechanisms.md", 0, {"FILE": "FILE.npz"}, "held out"),
         ("releases.md", 0, {"--out model": "--out sgd"}, "Wrote the bundle sgd"),
     ],
 )
