@@ -1,6 +1,7 @@
 """Kinds of bodies: JSON by any name that clients give it, with dates as pandas writes them; others are refused."""
 
 import json
+import re
 from importlib.metadata import version
 
 import pandas as pd
@@ -82,4 +83,6 @@ def test_a_timestamp_of_pandas_at_midnight_is_a_date(start, by_columns):
 def test_a_list_of_numbers_is_told_to_name_the_columns(start, by_columns):
     service = start(by_columns)
     refused = service.http(service.add_client()).post("/predict", json={"instances": [[1, 2, 3]]})
-    assert "or an object with a value for each column" in problem(refused, 422, "invalid-rows")["detail"]
+    told = problem(refused, 422, "invalid-rows")
+    assert told["row"] == 0
+    assert set(ROW) <= set(re.findall(r'"(\w+)": ', told["detail"]))
