@@ -3,6 +3,7 @@
 It is forked from one that has imported what commands import, for imports take most of a command's time.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -105,9 +106,10 @@ class Service:
         return said, errors
 
     def send_signal(self, number: int) -> None:
-        """Send a signal."""
+        """Send a signal, unless it has ended: the server of forks takes its status before it is known here."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask it to end."""
