@@ -3,7 +3,6 @@
 It is forked from one that has imported what commands import, for imports take most of a command's time.
 """
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -108,7 +107,7 @@ class Service:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended: the server of forks takes its status before it is known here."""
         if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
