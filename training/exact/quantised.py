@@ -82,6 +82,12 @@ def norms(phi: Floats) -> Floats:
     return longest
 
 
+def norms_of(squares: Floats) -> Floats:
+    """Return what `norms` does, of the exact squared lengths of rows, (n,)."""
+    longest: Floats = np.sqrt(squares) * (1 + 2.0**-51)
+    return longest
+
+
 def question_bytes(phi: Floats, sensitivity: Floats) -> list[bytes]:
     """Return each question as bytes, in one way: phi (n, D) as whole numbers of 4 bytes, and the row's sensitivity.
 

@@ -13,7 +13,8 @@ from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms.answer_noise import AnyNoise
 from dpserve.mechanisms.elementary import row_sums
 from dpserve.training.devices import NUMPY, Arithmetic, Matrix, product
-from dpserve.training.exact.quantised import norms
+from dpserve.training.exact.quantised import norms, norms_of
+from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 
@@ -86,9 +87,15 @@ class CentredProducts:
         of_mean, squared = row_sums(matrix * mean), row_sums((mean * mean)[None])
         return cls(rows, of_mean, float(squared[0]))
 
-    def products(self, phi: Floats) -> Floats:
-        """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean."""
-        lengths, each = norms(phi), product(phi, self.rows.T)
+    def products(self, phi: Floats | CutRows) -> Floats:
+        """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean.
+
+        Of rows on cuts by their codes the same bits: their products with M, and their squared lengths, are exact.
+        """
+        if isinstance(phi, CutRows):
+            lengths, each = norms_of(phi.squared_lengths()), phi @ np.asarray(self.rows).T
+        else:
+            lengths, each = norms(phi), product(phi, self.rows.T)
         divided = np.maximum(lengths, SHORTEST)
         along = (each[:, -2] + each[:, -1]) / divided
         apart = np.sqrt(np.maximum((lengths > 0) - 2 * along + self.squared, 0.0))

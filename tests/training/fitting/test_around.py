@@ -190,3 +190,12 @@ def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(MAP, hi
     sparse = train_dpsgd(records, recipe, "l", Seeded(0))
     dense = train_dpsgd(records, recipe, "l", Seeded(0), directions=directions_of(records.X, declared))
     np.testing.assert_allclose(sparse.probabilities(records.X), dense.probabilities(records.X), atol=2e-3)
+
+
+@pytest.mark.parametrize("hidden", [(), (5,)])
+def test_a_models_logits_of_rows_by_codes_have_the_bits_that_a_service_gives(hidden):
+    cuts = MAPS[1].declared
+    records = records_of(cuts, 2, 300)
+    choices = Choices(records_declared=300, sampling_rate=0.5, steps=4, learning_rate=0.5, hidden=hidden)
+    model = train_dpsgd(records, DpSgdRecipe("m", cuts, choices, WHOLE), "l", Seeded(0))
+    np.testing.assert_array_equal(model.logits_of(cuts.compact(records.X)), model.logits(records.X))

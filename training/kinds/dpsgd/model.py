@@ -11,6 +11,7 @@ from dpserve.mechanisms import elementary
 from dpserve.mechanisms.answer_noise import UnknownNoise
 from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
 from dpserve.training.exact.products import matrix_on_grid, on_grid, product
+from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.pay_once.canaries import CanaryRun
 from dpserve.training.pay_once.model import CentredProducts, rounded
 
@@ -55,13 +56,17 @@ class DpSgdModel:
         By construction: every product of matrices is exact, whatever the order of its sums, and what is between them
         are functions of single numbers (`dpserve.mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
         """
-        first = self.first_layer.products(self.certificate.feature_map(X, self._public))
+        return self.logits_of(self.certificate.feature_map(X, self._public))
+
+    def logits_of(self, phi: Floats | CutRows) -> Floats:
+        """Return the logits (n, C) of phi(x), (n, D), dense or, with the same bits, by the codes of cuts."""
+        first = self.first_layer.products(phi)
         values = first * self.certificate.input_norm + self.layers[0][1]
         for weights, biases in self._later:
             active = elementary.tanh(values) if self.certificate.activation == "tanh" else np.maximum(values, 0)
             coarse = on_grid(active)
             products = product(np.concatenate([coarse, on_grid(active - coarse)]), weights)
-            top, bottom = np.hsplit(products[: len(X)], 2), np.hsplit(products[len(X) :], 2)
+            top, bottom = np.hsplit(products[: len(phi)], 2), np.hsplit(products[len(phi) :], 2)
             # The smallest first; each addition is rounded in one way.
             values = ((bottom[1] + bottom[0]) + top[1]) + top[0] + biases
         return values

@@ -14,6 +14,7 @@ from dpserve.accounting.messages import Message
 from dpserve.mechanisms import wide_gaussian
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
+from dpserve.training.features.maps import Quantiles
 from dpserve.training.fitting.around import around, on_steps
 from dpserve.training.fitting.network import Network, check_shards
 from dpserve.training.fitting.unit_rows import is_sparse, rows_of
@@ -70,7 +71,10 @@ class Training:
         return ROWS if self.directions is not None else rows_of(self.model.certificate.feature_map)
 
     def logits(self, X: Floats) -> Floats:
-        """Return the model's logits (m, C) of rows (m, d)."""
+        """Return the model's logits (m, C) of rows (m, d): the bits that a service gives, for many rows at less."""
+        feature_map = self.model.certificate.feature_map
+        if isinstance(feature_map, Quantiles):
+            return self.model.logits_of(feature_map.compact(X))
         return self.model.logits(X)
 
     def with_calibration(self, calibration: Calibration) -> Self:
