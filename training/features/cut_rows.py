@@ -58,8 +58,8 @@ class CutLayout:
         """
         import scipy.sparse
 
-        parts = [2.0 * np.tri(count + 1, count, -1) - 1.0 for count in self.counts]
-        return scipy.sparse.csr_array(scipy.sparse.block_diag(parts, format="csr"))
+        parts = [scipy.sparse.csr_array(2.0 * np.tri(count + 1, count, -1) - 1.0) for count in self.counts]
+        return scipy.sparse.block_diag(parts, format="csr")
 
     @functools.cached_property
     def signs_by_cut(self) -> Any:
