@@ -580,7 +580,8 @@ def test_small_screens_never_scroll_sideways(service, open_tab, key):
         open_view(page, name)
         for width in (320, 390):
             page.set_viewport_size({"width": width, "height": 844})
-            assert not page.evaluate(wide)
+            # Waits for the new layout.
+            expect(page.locator("html")).to_have_js_property("scrollWidth", width)
             tab.shot(f"small-{name}-{width}")
     assert violations(page) == []
     assert page.locator("#ask-body form").bounding_box()["y"] < 844 / 2
