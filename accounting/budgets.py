@@ -320,13 +320,13 @@ class Budget:
         if added is None:
             return f"costs more than {self.shown_in} = {whole}", f"{left:.4g} of {whole}"
         digits = next((count for count in range(4, 12) if f"{added:.{count}g}" != f"{left:.{count}g}"), 12)
-        price = f"costs {self.shown_in} = {added:.{digits}g}"
-        if self.shown_in != self.currency.name:
-            price += " by itself"
-            if spent:
-                alone = f"costs {self.shown_in} = {self.figure(self.shown(cost))} by itself"
-                price = f"{alone} and adds {added:.{digits}g} to the {self.figure(self.shown(spent))} that was spent"
-        return price, f"{left:.{digits}g} of {whole}"
+        adds, left_of = f"{added:.{digits}g}", f"{left:.{digits}g} of {whole}"
+        if self.shown_in == self.currency.name:
+            return f"costs {self.shown_in} = {adds}", left_of
+        if not spent:
+            return f"costs {self.shown_in} = {adds} by itself", left_of
+        alone, before = (self.figure(self.shown(amount)) for amount in (cost, spent))
+        return f"costs {self.shown_in} = {alone} by itself and adds {adds} to the {before} that was spent", left_of
 
     def figure(self, shown: float) -> str:
         """Return a number that a person reads, as text: an epsilon that follows from rho is never exact."""

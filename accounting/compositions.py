@@ -202,13 +202,11 @@ def bounded_range_delta(epsilon: float, at: NDArray[np.float64]) -> NDArray[np.f
 
 
 def _bounded_range_pld(epsilon: float, interval: float) -> "PrivacyLossDistribution":
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     furthest = math.ceil(epsilon / interval)
     grid = np.arange(-furthest, furthest + 1)
-    deltas = bounded_range_delta(epsilon, np.asarray(grid * interval, dtype=np.float64))
-    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
+    return _pld_of_curve(
+        interval, furthest, bounded_range_delta(epsilon, np.asarray(grid * interval, dtype=np.float64))
+    )
 
 
 def replacement_delta(loss: ReplacementGaussianLoss, at: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -238,9 +236,6 @@ def replacement_delta(loss: ReplacementGaussianLoss, at: NDArray[np.float64]) ->
 
 
 def _replacement_pld(loss: ReplacementGaussianLoss, interval: float) -> "PrivacyLossDistribution":
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     furthest = 1
     while replacement_delta(loss, np.array([furthest * interval]))[0] > _LEAST_FFT_DELTA**1.5 and furthest < 2**16:
         furthest *= 2
@@ -248,8 +243,15 @@ def _replacement_pld(loss: ReplacementGaussianLoss, interval: float) -> "Privacy
     above = replacement_delta(loss, at)
     # Replacing is symmetric: delta(-e) = 1 - e^-e + e^-e delta(e).
     below = -np.expm1(-at) + np.exp(-at) * above
+    return _pld_of_curve(interval, furthest, np.asarray(np.concatenate([below[:0:-1], above]), dtype=np.float64))
+
+
+def _pld_of_curve(interval: float, furthest: int, deltas: NDArray[np.float64]) -> "PrivacyLossDistribution":
+    """Return the pessimistic PLD of a curve: deltas (2 furthest + 1,) at multiples of the interval, either way."""
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     grid = np.arange(-furthest, furthest + 1)
-    deltas = np.asarray(np.concatenate([below[:0:-1], above]), dtype=np.float64)
     return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
 
 

@@ -80,6 +80,11 @@ class Price:
             raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
         return gaussian_mu(round_down(self.exact), self.delta)
 
+    @property
+    def is_pure(self) -> bool:
+        """Whether it is a pure epsilon."""
+        return self.kind == "epsilon" and self.delta is None
+
     def in_rho(self) -> Self:
         """Return this price in rho, where it is an epsilon at a delta: the most rho that keeps it, rounded down.
 

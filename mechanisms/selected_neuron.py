@@ -74,7 +74,7 @@ class SelectedNeuron(SelectingMechanism):
         del classes
         half, law = Fraction(1, 2), selection or law_at(price)
         epsilon = epsilon_at(law, price, half)
-        if price.kind == "epsilon" and price.delta is None:
+        if price.is_pure:
             return cls(epsilon, LaplaceLoss(epsilon), law)
         return cls(epsilon, GaussianLoss(price.in_rho().mu(half)), law)
 

@@ -44,7 +44,7 @@ _TOWARDS_SMALLER = 1 - 2.0**-50
 
 def law_at(price: Price) -> Law:
     """Return the law that selects better at a price of this kind."""
-    return "permute-and-flip" if price.kind == "epsilon" and price.delta is None else "exponential"
+    return "permute-and-flip" if price.is_pure else "exponential"
 
 
 def epsilon_at(law: Law, price: Price, share: Fraction = Fraction(1)) -> float:
