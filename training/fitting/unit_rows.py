@@ -34,11 +34,6 @@ def unit(rows: Floats) -> Floats:
     return whole
 
 
-def is_sparse(feature_map: FeatureMap) -> bool:
-    """Return whether sums over this map's rows are computed from what they hold, and not from all coordinates."""
-    return feature_map.has_compact_rows
-
-
 def rows_of(feature_map: FeatureMap) -> Rows:
     """Return what sums are made of: directions (n, D), or phi itself, whose length is 1 or a hair less, if compact."""
     features = MappedRows(feature_map, compact=True)

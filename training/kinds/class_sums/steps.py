@@ -16,7 +16,7 @@ from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.around import around
-from dpserve.training.fitting.unit_rows import Directions, is_sparse, rows_of
+from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import Rows, Sums
 from dpserve.training.kinds.class_sums import continued
@@ -159,7 +159,7 @@ class ClassTotals(ModelStep[Training]):
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state with sums."""
         mean, done_before = mean_of(state.model.centre), len(state.records)
-        add = sparse_sums_of if is_sparse(state.feature_map) else sums_of
+        add = sparse_sums_of if state.feature_map.has_compact_rows else sums_of
         exact = add(state.sums, state.rows, state.classes, mean, lambda done: state.progress(done_before + done))
         law = sums_law(release.mu, state.classes, state.feature_map.dimension)
         sums, beside = law.release_beside(exact, _canary_sums(state), randomness)
@@ -215,7 +215,7 @@ CENTRE, TOTALS, DESCENT = Centre(), ClassTotals(), Descent()
 
 def _centred(rows: Rows, mean: Floats, feature_map: FeatureMap) -> Rows:
     """Return rows around a mean, as steps see them."""
-    return around(rows, mean) if is_sparse(feature_map) else Rows(CentredRows(rows.make, mean))
+    return around(rows, mean) if feature_map.has_compact_rows else Rows(CentredRows(rows.make, mean))
 
 
 def _canary_sums(state: Training) -> Floats:
@@ -226,7 +226,7 @@ def _canary_sums(state: Training) -> Floats:
     if state.coins is None:
         return np.empty((state.classes, 0))
     columns = columns_of(len(state.coins.included), state.classes)
-    add = sparse_sums_of if is_sparse(state.feature_map) else sums_of
+    add = sparse_sums_of if state.feature_map.has_compact_rows else sums_of
     records = included_records(state.coins, state.classes, columns)
     return add(records, _canary_rows(columns, state.feature_map), state.classes, np.zeros(columns))
 
@@ -242,8 +242,8 @@ def _canary_gradient(state: Training) -> Floats | None:
 
 
 def _canary_rows(columns: int, feature_map: FeatureMap) -> Rows:
-    rows = one_hot(columns, sparse=is_sparse(feature_map))
-    return rows if is_sparse(feature_map) else Rows(Directions(rows.make))
+    rows = one_hot(columns, sparse=feature_map.has_compact_rows)
+    return rows if feature_map.has_compact_rows else Rows(Directions(rows.make))
 
 
 def begun(

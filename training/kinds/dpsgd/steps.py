@@ -17,7 +17,7 @@ from dpserve.training.errors import TrainingError
 from dpserve.training.features.maps import Quantiles
 from dpserve.training.fitting.around import around, on_steps
 from dpserve.training.fitting.network import Network, check_shards
-from dpserve.training.fitting.unit_rows import is_sparse, rows_of
+from dpserve.training.fitting.unit_rows import rows_of
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import ROWS, OnCount, Rows, Sums, of_rows
 from dpserve.training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
@@ -155,7 +155,7 @@ class NoisySteps(ModelStep[Training]):
         parameters = network.initial(certificate.first_weights_seed)
         step = private_step(network, certificate.step_release, randomness)
         centre, coins = state.model.centre, state.coins
-        if state.directions is None and is_sparse(certificate.feature_map):
+        if state.directions is None and certificate.feature_map.has_compact_rows:
             centre = on_steps(centre)
             inputs = around(state.rows, centre, certificate.input_norm)
         else:
@@ -189,7 +189,7 @@ def canary_length(input_norm: float) -> float:
 def _canaries(coins: Coins, certificate: "DpSgdCertificate") -> StepCanaries:
     """Return the included canaries as steps take them: each input lies on a coordinate of its own."""
     number, classes, length = len(coins.included), len(certificate.classes), canary_length(certificate.input_norm)
-    sparse = is_sparse(certificate.feature_map)
+    sparse = certificate.feature_map.has_compact_rows
     rows = one_hot(number, sparse=sparse)
     nothing = np.zeros(number)
     inputs = around(rows, nothing, length) if sparse else Rows(Inputs(rows.make, nothing, length))
