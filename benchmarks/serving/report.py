@@ -69,8 +69,13 @@ def with_tables(page: str, document: Document) -> str:
         "ray data": _ray_data(document),
     }
     for name, table in tables.items():
-        page = re.sub(_PART.format(name=name), lambda found, table=table: found[1] + table + found[2], page, flags=re.S)  # type: ignore[misc]
+        page = with_table(page, name, table)
     return page
+
+
+def with_table(page: str, name: str, table: str) -> str:
+    """Return the page with another table of this name."""
+    return re.sub(_PART.format(name=name), lambda part: part[1] + table + part[2], page, flags=re.S)
 
 
 def _over(by_setting: Results, one: Figures, *others: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-STEPS, SAMPLING_RATE, LEAST_BATCH, MOMENTUM, CLIP_NORM = 200, 0.1, 1000, 0.9, 1.0
+STEPS, SAMPLING_RATE, MOMENTUM, CLIP_NORM = 200, 0.1, 0.9, 1.0
+LEAST_BATCH, MOST_BATCH = 1000, 20_000
 
 
 def dp_ebm(task: dict[str, Any], arrays: Any) -> Any:
@@ -62,7 +63,7 @@ def opacus(task: dict[str, Any], arrays: Any) -> Any:
     torch.set_num_threads(1)
     X = torch.tensor(2 * arrays["coded_records"] - 1, dtype=torch.float32)
     records = torch.utils.data.TensorDataset(X, torch.tensor(arrays["y"]))
-    rate = min(1.0, max(SAMPLING_RATE, LEAST_BATCH / len(X)))
+    rate = min(1.0, max(min(SAMPLING_RATE, MOST_BATCH / len(X)), LEAST_BATCH / len(X)))
     loader = torch.utils.data.DataLoader(records, batch_size=max(1, round(rate * len(X))))
     network = torch.nn.Linear(X.shape[1], task["classes"])
     model, optimiser, loader = PrivacyEngine().make_private_with_epsilon(
