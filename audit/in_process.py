@@ -172,8 +172,7 @@ class ReleaseEndpoint:
             # Whoever holds it first pays for the lineage; colluding keys hold the same release.
             self.lineage.spent = max(self.lineage.spent, self._price)
             self.held = True
-        answers, _ = self.released.answers(np.asarray(rows, dtype=np.float64) + 0.0)
-        return answers
+        return self.released.values(np.asarray(rows, dtype=np.float64) + 0.0)
 
     @property
     def _account(self) -> Budget:

@@ -79,7 +79,7 @@ def check(table: Path, out: Path, model: ReleasedModel) -> None:
         raise RuntimeError(f"{count} rows were asked, and {len(found)} answered, or not each once")
     answers = dict(zip(found["row"].to_pylist(), found["probabilities"].to_pylist(), strict=True))
     asked = np.array(rows[_COLUMN].to_pylist()[:100])
-    wrong = np.abs(np.array([answers[row] for row in rows["row"].to_pylist()[:100]]) - model.probabilities(asked)).max()
+    wrong = np.abs(np.array([answers[row] for row in rows["row"].to_pylist()[:100]]) - model.values(asked)).max()
     if wrong > 1e-6:
         raise RuntimeError(f"answers are off by up to {wrong:.3g}")
 

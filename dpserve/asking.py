@@ -98,16 +98,14 @@ class Answers:
     pay-once model's noise is drawn once: its answers may err together. Where a share d of answers is decided, up to
     0.05/d of these may name another class than the model without noise. Where no interval can be given (`no_interval`
     says why) nothing is known of what noise decided.
-
-    Without `intervals=True` no intervals come: `lower` and `upper` are None.
     """
 
     probabilities: NDArray[np.float64]
     """(n, C), in the order of `model()["classes"]`."""
-    lower: NDArray[np.float64] | None
-    """(n, C): the least of the probabilities without noise; None where intervals were not asked for."""
-    upper: NDArray[np.float64] | None
-    """(n, C): the largest; None where intervals were not asked for."""
+    lower: NDArray[np.float64]
+    """(n, C): the least of the probabilities without noise; 0 where there is no interval."""
+    upper: NDArray[np.float64]
+    """(n, C): the largest; 1 where there is no interval."""
     undecided: NDArray[np.bool_] | None
     """(n,): whether the noise could have made the likeliest class so; None where that is not known."""
     law: str | None
@@ -251,14 +249,13 @@ class Questions:
         labels: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
         return labels
 
-    def _ask_answers(self, X: ArrayLike, intervals: bool) -> Steps[Answers]:
+    def _ask_answers(self, X: ArrayLike) -> Steps[Answers]:
         model = yield from self._ask_model()
         _check_classes(model)
         rows, largest = rows_to_send(model, X, clip=self._clip), int(model["largest_batch"])
         parts = []
         for start in range(0, len(rows), largest):
-            path = "/predict?intervals=true" if intervals else "/predict"
-            answered = yield from self._ask_rows(path, rows[start : start + largest])
+            answered = yield from self._ask_rows("/predict?noise=true", rows[start : start + largest])
             parts.append(answered.json())
         return _answers_of(parts)
 
@@ -336,11 +333,9 @@ def _answers_of(replies: list[dict[str, Any]]) -> Answers:
     law, on, no_interval = (noise[0][name] for name in ("law", "on", "no_interval"))
     scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([entry["scale"] for entry in noise])
     undecided = np.concatenate([entry["undecided"] for entry in noise]) if "undecided" in noise[0] else None
-    lower = upper = None
-    if "lower" in noise[0]:
-        lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
-        if no_interval is None:
-            lower, upper = (np.concatenate([entry[end] for entry in noise]) for end in ("lower", "upper"))
+    lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
+    if no_interval is None:
+        lower, upper = (np.concatenate([entry[end] for entry in noise]) for end in ("lower", "upper"))
     return Answers(probabilities, lower, upper, undecided, law, on, scale, no_interval)
 
 

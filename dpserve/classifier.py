@@ -283,7 +283,7 @@ class PrivateClassifier(ClassifierMixin, Parameters):  # type: ignore[misc]
                 "ask with dpserve.Client"
             )
         rows = rows_for(self.certificate_.public(), self._checked(X), clip=self._clips)
-        answers, _ = self._model.answers(rows)
+        answers = self._model.values(rows)
         return np.ascontiguousarray(answers[:, self._order])
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -65,20 +65,17 @@ class Client(Questions):
         """
         return self._all(self._ask_outputs(X))
 
-    def answers(self, X: ArrayLike, *, intervals: bool = False) -> Answers:
+    def answers(self, X: ArrayLike) -> Answers:
         """Return private class probabilities of rows X, (n, d), with how noisy they are. Otherwise as `predict_proba`.
 
         Parameters
         ----------
         X : ndarray (n, d), data frame or list of mappings
             As for `predict_proba`.
-        intervals : bool, default False
-            Whether to ask for an interval for each probability, too. It costs nothing, and triples the numbers of an
-            answer.
 
         The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
         """
-        return self._all(self._ask_answers(X, intervals))
+        return self._all(self._ask_answers(X))
 
     def predict_set(self, X: ArrayLike, *, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Return the prediction set of each row, (n, C): which classes are in it, in the order of `predict_proba`.

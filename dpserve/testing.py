@@ -201,7 +201,7 @@ def _check_releases(certificate: ReleaseCertificate, price: int | None) -> None:
 def _check_noise(model: Any, again: Any) -> None:
     """Check that a second training on the same records releases something else: what was drawn is never drawn again."""
     rows = np.random.default_rng(2).uniform(size=(9, _WIDTH))
-    answers = [each.answers(rows)[0] for each in (model, again)]
+    answers = [each.values(rows) for each in (model, again)]
     _require(not np.array_equal(*answers), "two trainings on the same records answer alike: there is no fresh noise")
 
 
@@ -243,17 +243,19 @@ def _check_features(trained: "_Trained") -> None:
 def _check_answers(kind: Kind, model: Any) -> None:
     """Check that a row's answer is of the row alone, bit for bit, whatever is asked beside it."""
     rows = np.random.default_rng(1).uniform(-0.5, 1.5, size=(17, _WIDTH))
-    answers, _ = model.answers(rows)
+    answers = model.values(rows)
     fields = kind.outputs(model.certificate)
     _require(answers.shape[0] == len(rows) and bool(np.isfinite(answers).all()), "answers are finite, one for each row")
     if fields.classes is not None:
         sums = answers.sum(axis=1)
         _require(bool(np.allclose(sums, 1) and (answers >= 0).all()), "probabilities of classes add up to 1")
     for place in range(len(rows)):
-        alone, _ = model.answers(rows[place : place + 1].copy())
+        alone = model.values(rows[place : place + 1].copy())
         _require(
             alone.tobytes() == answers[place : place + 1].tobytes(), "a row has other bits alone than among others"
         )
+    with_noise, _ = model.answers(rows)
+    _require(with_noise.tobytes() == answers.tobytes(), "a row has other bits where its noise is asked for")
 
 
 def _check_export(kind: Kind, model: Any) -> None:
@@ -266,7 +268,7 @@ def _check_export(kind: Kind, model: Any) -> None:
     rows = np.random.default_rng(3).uniform(size=(9, _WIDTH))
     with _naming("what `classifier` returns"):
         written = _probabilities(kind.classifier(model), rows)
-    _require(np.allclose(written, model.answers(rows)[0], atol=1e-6), "what `classifier` returns answers otherwise")
+    _require(np.allclose(written, model.values(rows), atol=1e-6), "what `classifier` returns answers otherwise")
 
 
 def _probabilities(classifier: ReleasedClassifier, rows: Floats) -> Floats:

@@ -82,7 +82,7 @@ def _trained(drawn: Drawn, trainer: Trainer, whole: int, seed: int, canaries: in
     start = time.process_time()
     model = trainer(case, whole, canaries)
     seconds = time.process_time() - start
-    quality = case.quality(model.answers(case.asked)[0])
+    quality = case.quality(model.values(case.asked))
     return {
         "canaries": model.certificate.canaries,
         "seconds": seconds,

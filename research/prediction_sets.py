@@ -181,7 +181,7 @@ def _measured(records: Records, X: Floats, y: Integers, kind: str, epsilon: floa
     part, classes = one_in(len(records)), len(records.declaration.classes)
     training, held = hold_back(records, part, SystemRandomness())
     model, of_all = (_trained(each, kind, whole) for each in (training, records))
-    asked, by_all = _Asked(model.answers(X)[0], y), _Asked(of_all.answers(X)[0], y)
+    asked, by_all = _Asked(model.values(X), y), _Asked(of_all.values(X), y)
     own, mu = own_probabilities(model, held), mu_for(whole)
     sets, by_class = (
         release_sets(counts_of(own, held.y, record_parts(None, len(held)), groups), mu, part, SystemRandomness())

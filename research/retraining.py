@@ -68,7 +68,7 @@ def followed(case: Case, whole: int, months: int, window: int) -> Mapping[str, l
     parts = split(len(case.y), months, case.seed)
     feature_map = Heads(case).feature_map("even")
     return {
-        way: [case.accuracy(model.answers(case.asked)[0]) for model in models]
+        way: [case.accuracy(model.values(case.asked)) for model in models]
         for way, models in ways(case, parts, feature_map, whole, window).items()
     }
 

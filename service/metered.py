@@ -169,7 +169,7 @@ class MeteredPredictor(Predictor):
         for timed in traced:
             timed.end("features")
         # Before the charge, too: it may be another package's.
-        noise = self._noise_of(sensitivity)
+        noise = self._noise_of(sensitivity) if any(arrival.request.noise for arrival in batch) else None
         requests, refused = self._requests(batch, sensitivity, words.digests)
         # One call for all requests of the batch: what a durable write costs is shared.
         charges = iter(await self._ledger.charge_batch(requests))
@@ -181,7 +181,7 @@ class MeteredPredictor(Predictor):
             decisions.append(refused[place] if place in refused else next(charges))
             charged += [isinstance(decisions[-1], Charge)] * arrival.rows
         answers = self._release(phi, sensitivity, words, np.flatnonzero(charged), traced)
-        return _predictions(batch, decisions, Uncertainty(noise, answers))
+        return _predictions(batch, decisions, answers, None if noise is None else Uncertainty(noise, answers))
 
     def _requests(
         self, batch: Sequence[_Arrival], sensitivity: Floats, digests: tuple[bytes, ...]
@@ -266,7 +266,10 @@ async def _ready_to_draw() -> bool:
 
 
 def _predictions(
-    batch: Sequence[_Arrival], decisions: Sequence[Charge | Refusal], uncertainty: Uncertainty
+    batch: Sequence[_Arrival],
+    decisions: Sequence[Charge | Refusal],
+    answers: Floats,
+    uncertainty: Uncertainty | None,
 ) -> list[Prediction | Refusal]:
     """Return each request's share of the answers, which lie one behind the other, or its refusal."""
     results: list[Prediction | Refusal] = []
@@ -280,8 +283,8 @@ def _predictions(
         new = decision.free.count(False)
         results.append(
             Prediction(
-                values=uncertainty.probabilities[rows],
-                noise=uncertainty.part(rows),
+                values=answers[rows],
+                noise=uncertainty.part(rows) if uncertainty is not None and arrival.request.noise else None,
                 charge=decision,
                 charged_rows=new,
                 replayed_rows=arrival.rows - new,

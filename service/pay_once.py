@@ -114,13 +114,14 @@ class _Paid(Struct, eq=False):
 
 
 class _Rows(Waiting, eq=False, kw_only=True):
-    """Rows (n, d) to be computed."""
+    """Rows (n, d) to be computed. noise: whether to say how far noise may have moved their answers."""
 
     X: Floats
+    noise: bool
     timeline: Timeline | None
 
 
-_Computed = tuple[Floats, Uncertainty]
+_Computed = tuple[Floats, Uncertainty | None]
 _timeline_of = attrgetter("timeline")
 
 
@@ -177,7 +178,14 @@ class PayOncePredictor(Predictor):
             self._renew(paid, caller)
         if traced is not None:
             traced.begin()
-        rows = _Rows(rows=len(request.X), client=caller.client, deadline=request.deadline, X=request.X, timeline=traced)
+        rows = _Rows(
+            rows=len(request.X),
+            client=caller.client,
+            deadline=request.deadline,
+            X=request.X,
+            noise=request.noise,
+            timeline=traced,
+        )
         values, noise = await self._computing.submit(rows)
         return Prediction(values=values, noise=noise, charge=paid.charge)
 
@@ -229,16 +237,23 @@ class PayOncePredictor(Predictor):
             timed.end("batch wait")
         computed: list[_Computed] = []
         X = batch[0].X if len(batch) == 1 else np.concatenate([each.X for each in batch])
-        answers = self.answering.answers
-        values, noise = answers(X) if len(X) <= self._few_rows else await in_thread(answers, X)
-        known, start = Uncertainty(noise, values), 0
+        compute = self._values_and_noise if any(each.noise for each in batch) else self._values
+        values, noise = compute(X) if len(X) <= self._few_rows else await in_thread(compute, X)
+        start = 0
         for each in batch:
             rows = slice(start, start + each.rows)
-            computed.append((values[rows], known.part(rows)))
+            computed.append((values[rows], noise.part(rows) if noise is not None and each.noise else None))
             start = rows.stop
         for timed in traced:
             timed.end("forward pass")
         return computed
+
+    def _values(self, X: Floats) -> _Computed:
+        return self.answering.values(X), None
+
+    def _values_and_noise(self, X: Floats) -> _Computed:
+        values, noise = self.answering.answers(X)
+        return values, Uncertainty(noise, values)
 
     async def _pay(self, payments: Sequence[_Payment]) -> list[_Paid | Refusal]:
         """Charge each client that has not paid, in one call; return that it has, or a refusal.

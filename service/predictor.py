@@ -102,15 +102,14 @@ class Caller(Struct, frozen=True):
 class RowsRequest(Struct, frozen=True, eq=False):
     """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged.
 
-    intervals: whether the answer is to state the ends of intervals. coverage: of prediction sets, in thousandths, where
-    they are asked for. unencoded: texts that are yet to be computed into
-    X (`Predictor.encode`).
+    noise: whether the answer is to say how far noise may have moved it. coverage: of prediction sets, in thousandths,
+    where they are asked for. unencoded: texts that are yet to be computed into X (`Predictor.encode`).
     """
 
     X: Floats
     idempotency: Idempotency | None = None
     deadline: float = math.inf
-    intervals: bool = False
+    noise: bool = False
     coverage: int | None = None
     unencoded: tuple[UnencodedTexts, ...] = ()
 
@@ -136,8 +135,8 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     """One request's answers. values: (n, numbers), row by row as asked, by the model's outputs: (n, C) of classes."""
 
     values: Floats
-    noise: Uncertainty
-    """Bounds on how far noise may have moved them."""
+    noise: Uncertainty | None
+    """Bounds on how far noise may have moved them; None where nobody asks for them."""
     charge: Charge
     """Its balance is of half a second before, where nothing had to be asked of the ledger."""
     charged_rows: int = 0

@@ -149,6 +149,6 @@ def score(model: ReleasedModel, records: Records) -> int:
     for index in range(len(records)):
         row = slice(index, index + 1)
         step = int(weights[index] * _GRID)
-        answers, _ = model.answers(records.X[row].copy())
+        answers = model.values(records.X[row].copy())
         total += step if answers.argmax() == records.y[index] else -step
     return total

@@ -446,7 +446,7 @@ def evaluate(
     total = np.zeros(sum(law.sizes.values()), dtype=np.int64)
     shares = np.ones(len(y), dtype=np.int64) if units is None else np.bincount(units.of)[units.of]
     for index in range(len(y)):
-        answers, _ = model.answers(X[index : index + 1].copy())
+        answers = model.values(X[index : index + 1].copy())
         term = law.term(answers[0], int(y[index]), least)
         total += np.sign(term) * (np.abs(term) // shares[index])
         progress(index + 1)

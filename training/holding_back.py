@@ -77,6 +77,6 @@ def own_probabilities(model: ReleasedModel, records: Records) -> Floats:
     own = np.empty(len(records))
     for start in range(0, len(records), at_once):
         block = slice(start, start + at_once)
-        answers, _ = model.answers(records.X[block].copy())
+        answers = model.values(records.X[block].copy())
         own[block] = answers[np.arange(len(answers)), records.y[block]]
     return own

@@ -331,7 +331,7 @@ def _train_own(pool: Pool, recipe: OwnRecipe, draws: Draws, members: Mask, on_sh
     logits = []
     for done, (seed, mask) in enumerate(zip(draws.seeds(), members, strict=True), start=1):
         model = trainer(records.taken(mask), SeededRandomness(seed, ("shadow",)))
-        logits.append(log_of(model.answers(records.X)[0]))
+        logits.append(log_of(model.values(records.X)))
         on_share(done / draws.count)
     return np.stack(logits)
 

@@ -124,7 +124,7 @@ def pay_once(bundle: Path, name: str) -> Contender:
     """Our service of a pay-once model."""
     model = load_model(bundle)
     assert isinstance(model, ReleasedModel)
-    return ours(bundle, name=name, budget=_PAY_ONCE_BUDGET, expected=model.probabilities)
+    return ours(bundle, name=name, budget=_PAY_ONCE_BUDGET, expected=model.values)
 
 
 def unprotected(bundle: Path, *, features: int = FEATURES) -> Contender:

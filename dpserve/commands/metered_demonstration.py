@@ -170,7 +170,7 @@ def _say_what_was_bought(console: Console, digits: Digits, folder: Path, bundle:
     released = train_digits(
         None, digits, folder / "paid-once", kind_named("dpsgd").options(), DIGITS, picorho_for(epsilon, DELTA)
     )
-    answers, _ = cast(ReleasedModel, load_model(released)).answers(rows)
+    answers = cast(ReleasedModel, load_model(released)).values(rows)
     once = np.mean(answers.argmax(axis=1) == labels)
     _say(
         console,

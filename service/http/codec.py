@@ -104,12 +104,17 @@ def budget_of(predictor: Predictor, prediction: Prediction) -> BudgetOut:
 
 
 def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
-    """Return receipt, budget and noise as headers, whose length does not grow much with the rows.
+    """Return receipt, budget and, where it is asked for, noise as headers, whose length hardly grows with the rows.
 
     The scale is the largest of the rows, and a probability p stands for one from p/(p + (1 - p) e^above) to
     p/(p + (1 - p) e^-below). `undecided` has a bit for each row, the first the highest of its byte, in hexadecimal.
     """
-    noise = prediction.noise
+    headers = {
+        RECEIPT: _encode(receipt_of(predictor, prediction)).decode(),
+        BUDGET: _encode(budget_of(predictor, prediction)).decode(),
+    }
+    if (noise := prediction.noise) is None:
+        return headers
     reach = noise.reach
     above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
     said = NoiseHeaderOut(
@@ -122,32 +127,23 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
         undecided=None if (undecided := noise.undecided) is None else np.packbits(undecided).tobytes().hex(),
         no_interval=noise.noise.no_interval or None,
     )
-    return {
-        RECEIPT: _encode(receipt_of(predictor, prediction)).decode(),
-        BUDGET: _encode(budget_of(predictor, prediction)).decode(),
-        NOISE: _encode(said).decode(),
-    }
+    return headers | {NOISE: _encode(said).decode()}
 
 
-def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
+def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
-    noise = uncertainty.noise
-    scale = noise.largest
-    out = AnswerNoiseOut(
+    noise, scale, undecided = uncertainty.noise, uncertainty.scale, uncertainty.undecided
+    lower, upper = (None, None) if (ends := uncertainty.intervals) is None else (end.tolist() for end in ends)
+    return AnswerNoiseOut(
         law=noise.law_name,
         on=noise.on,
-        scale=None if scale is None else scale[uncertainty.rows].tolist(),
+        scale=None if scale is None else scale.tolist(),
         coverage=COVERAGE,
-        undecided=msgspec.UNSET if (undecided := uncertainty.undecided) is None else undecided.tolist(),
+        undecided=msgspec.UNSET if undecided is None else undecided.tolist(),
+        lower=lower,
+        upper=upper,
         no_interval=noise.no_interval or None,
     )
-    if intervals and undecided is None:
-        ends = uncertainty.intervals
-        out.lower, out.upper = (None, None) if ends is None else (end.tolist() for end in ends)
-    elif intervals:
-        ends = uncertainty.for_rows("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
-        out.lower, out.upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
-    return out
 
 
 def _with_query(options: AnswerOptions, header: RequestHeader) -> AnswerOptions:
@@ -159,7 +155,7 @@ def _with_query(options: AnswerOptions, header: RequestHeader) -> AnswerOptions:
     if clip is not None and options.clip not in (None, clip):
         raise invalid("the body and the query differ in 'clip'")
     return AnswerOptions(
-        options.intervals or header.flag("intervals"),
+        options.noise or header.flag("noise"),
         options.coverage if coverage is None else coverage,
         options.clip if clip is None else clip,
     )
@@ -179,36 +175,10 @@ def sets_out(predictor: Predictor, prediction: Prediction, coverage: int, *, of_
     )
 
 
-def _words(texts: Sequence[str]) -> NDArray[np.uint32]:
-    """Return texts of four characters as whole numbers of the same bytes."""
-    return np.frombuffer("".join(texts).encode(), dtype=np.uint32)
-
-
-_BEFORE = _words([f"{number // 100}.{number % 100:02}" for number in range(101)])
-_BEHIND = _words([f"{number:03}," for number in range(1000)])
-
-
-def _array_of(rows: Sequence[bytes]) -> Any:
-    """Return rows of JSON as the value of a field."""
-    return msgspec.Raw(b"[%b]" % b",".join(rows))
-
-
-def _texts_of(ends: Floats | None) -> list[tuple[bytes, bytes]] | None:
-    """Return both ends of each row's intervals, (n, 2, C), as JSON: eight characters for each number."""
-    if ends is None:
-        return None
-    before, behind = np.divmod(ends.astype(np.int32), 1000)
-    text = np.empty((*ends.shape, 2), dtype=np.uint32)
-    text[..., 0], text[..., 1] = _BEFORE[before], _BEHIND[behind]
-    flat, width = text.tobytes(), 8 * ends.shape[2]
-    rows = [b"[%b]" % flat[at : at + width - 1] for at in range(0, len(flat), width)]
-    return list(zip(rows[::2], rows[1::2], strict=True))
-
-
 class RowsCodec:
     """`POST /predict`."""
 
-    parameters = frozenset({"clip", "coverage", "dry_run", "intervals"})
+    parameters = frozenset({"clip", "coverage", "dry_run", "noise"})
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -240,7 +210,7 @@ class RowsCodec:
             X, unencoded = predictor.check_array(rows, clip=options.clip), _NO_TEXTS
         else:
             X, unencoded = _checked(predictor, rows, options.clip)
-        return RowsRequest(X, idempotency, header.deadline, options.intervals, coverage, unencoded)
+        return RowsRequest(X, idempotency, header.deadline, options.noise, coverage, unencoded)
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: RowsRequest, prediction: Prediction
@@ -258,7 +228,7 @@ class RowsCodec:
             predictions,
             receipt_of(predictor, prediction),
             budget_of(predictor, prediction),
-            noise_out(prediction.noise, intervals=request.intervals),
+            msgspec.UNSET if prediction.noise is None else noise_out(prediction.noise),
             msgspec.UNSET if request.coverage is None else sets_out(predictor, prediction, request.coverage),
             True if predictor.rehearsal else msgspec.UNSET,
         )

@@ -40,10 +40,10 @@ _DRY_RUN = _parameter(
     {"type": "boolean", "default": False},
     "true: say what the request would cost and whether it would be admitted; answer and spend nothing.",
 )
-_INTERVALS = _parameter(
-    "intervals",
+_NOISE = _parameter(
+    "noise",
     {"type": "boolean", "default": False},
-    "true: say `lower` and `upper` in `noise`, too; the same as `intervals` in the body.",
+    "true: say how far noise may have moved the answers, too; the same as `noise` in the body.",
 )
 _CLIP = _parameter(
     "clip",
@@ -139,12 +139,12 @@ def _predict(predictor: Predictor, in_path: list[str]) -> dict[str, Any]:
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
     answered = {
         "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt, "
-        f"the budget and the noise as JSON in the headers {RECEIPT}, {BUDGET} and {NOISE}, and the rule of prediction "
-        f"sets, where a coverage is asked for, in {SETS}.",
+        f"the budget and, where they are asked for, the noise and the rule of prediction sets as JSON in the headers "
+        f"{RECEIPT}, {BUDGET}, {NOISE} and {SETS}.",
         "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
     }
     sets = [] if predictor.prediction_sets is None else [_COVERAGE]
-    parameters = [_DRY_RUN, _INTERVALS, _CLIP, *sets]
+    parameters = [_DRY_RUN, _NOISE, _CLIP, *sets]
     responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
     return _operation("predict", in_path, parameters, content, responses)
 

@@ -1,7 +1,8 @@
 """KServe's Open Inference Protocol v2 over the same core: the same charges, replays and refusals as `POST /predict`.
 
 Tensors are JSON, or raw bytes behind it (the binary tensor data extension). What the service adds stands in
-`parameters`, in further outputs and in headers: the price, the receipt, what is left of the budget, and the noise.
+`parameters`, in further outputs and in headers: the price, the receipt, what is left of the budget, and what is asked
+for of the noise.
 """
 
 import json
@@ -57,6 +58,7 @@ DATATYPES = {"FP64": "<f8", "FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
 ANSWERED = {"b": "BOOL", "i": "INT64", "f": "FP64"}
 """The protocol's words for the values of an answer, by NumPy's kinds."""
 
+_OF_NOISE = frozenset({*INTERVAL, UNDECIDED})
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _MOST_ELEMENTS = 2**31
 
@@ -108,24 +110,24 @@ class OpenInferenceCodec:
         """Return what is asked for, by bytes behind the request. identity: all that decides the answer."""
         if any("shared_memory_region" in tensor.parameters for tensor in request.inputs):
             raise invalid("shared memory is not offered")
-        intervals = request.parameters.get("intervals", False)
-        clip = request.parameters.get("clip")
-        if not isinstance(intervals, bool) or not isinstance(clip, bool | None):
-            raise invalid("the parameters 'intervals' and 'clip' are true or false")
+        noise, clip = request.parameters.get("noise", False), request.parameters.get("clip")
+        if not isinstance(noise, bool) or not isinstance(clip, bool | None):
+            raise invalid("the parameters 'noise' and 'clip' are true or false")
         coverage = request.parameters.get("coverage")
         if coverage is not None and type(coverage) not in (int, float):
             raise invalid("the parameter 'coverage' is a number")
         thousandths = None if coverage is None else predictor.check_coverage(coverage)
         X, unencoded = _rows_of(predictor, request.inputs, raw, clip)
+        outputs = _outputs_of(predictor, request)
         return TensorRequest(
             X,
             header.idempotency(identity),
             header.deadline,
-            intervals,
+            noise or not _OF_NOISE.isdisjoint(outputs),
             thousandths,
             unencoded,
             id=request.id,
-            outputs=_outputs_of(predictor, request),
+            outputs=outputs,
         )
 
     def encode(
@@ -174,7 +176,7 @@ def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:
     by_default = request.parameters.get("binary_data_output", False) is True
     if not request.outputs:
         left_out = {
-            *(() if request.parameters.get("intervals", False) else INTERVAL),
+            *(() if request.parameters.get("noise", False) else _OF_NOISE),
             *(() if request.parameters.get("coverage") is not None else (PREDICTION_SET,)),
         }
         return {name: by_default for name in predictor.parts if name not in left_out}
@@ -191,15 +193,16 @@ def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:
 
 def parameters_of(predictor: Predictor, prediction: Prediction) -> dict[str, Any]:
     """Return receipt, budget and noise as the protocol has parameters: numbers, texts and booleans, no nulls."""
-    receipt, noise = msgspec.to_builtins(receipt_of(predictor, prediction)), prediction.noise.noise
+    receipt = msgspec.to_builtins(receipt_of(predictor, prediction))
     receipt["receipt_id"] = receipt.pop("id")
     del receipt["model"]
     named = msgspec.to_builtins(budget_of(predictor, prediction)) | receipt
     named["rehearsal"] = True if predictor.rehearsal else None
-    named |= {"noise_law": noise.law_name, "noise_on": noise.on, "coverage": COVERAGE}
-    scale = prediction.noise.scale
-    named["noise_scale"] = None if scale is None else float(scale.max())
-    named["no_interval"] = noise.no_interval or None
+    if prediction.noise is not None:
+        noise, scale = prediction.noise.noise, prediction.noise.scale
+        named |= {"noise_law": noise.law_name, "noise_on": noise.on, "coverage": COVERAGE}
+        named["noise_scale"] = None if scale is None else float(scale.max())
+        named["no_interval"] = noise.no_interval or None
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -443,10 +446,11 @@ def tensors_of(
 ) -> dict[str, NDArray[Any]]:
     """Return those of an answer's tensors, `Predictor.parts`, that have these names. coverage: of prediction sets."""
     columns = predictor.outputs.split(prediction.values)
-    if (undecided := prediction.noise.undecided) is not None:
-        columns[UNDECIDED] = undecided
-    if not set(INTERVAL).isdisjoint(names) and (ends := prediction.noise.intervals) is not None:
-        columns |= zip(INTERVAL, ends, strict=True)
+    if (noise := prediction.noise) is not None:
+        if UNDECIDED in names and (undecided := noise.undecided) is not None:
+            columns[UNDECIDED] = undecided
+        if not set(INTERVAL).isdisjoint(names) and (ends := noise.intervals) is not None:
+            columns |= zip(INTERVAL, ends, strict=True)
     if coverage is not None and (sets := predictor.prediction_sets) is not None:
         columns[PREDICTION_SET] = sets.sets_of(prediction.values, coverage)
     return {name: columns[name] for name in names}

@@ -16,8 +16,9 @@ Cell = str | float | bool | None
 class AnswerOptions(Struct, forbid_unknown_fields=True):
     """Options of an answer, beside the rows."""
 
-    intervals: bool = False
-    """true: say `lower` and `upper` in `noise`, too. They cost nothing, and triple the numbers of an answer."""
+    noise: bool = False
+    """true: say in `noise` how far noise may have moved the answers. It costs nothing, and triples the numbers of an
+    answer."""
     coverage: float | None = None
     """The coverage of `prediction_sets`, which are then said, too, where the model has them: 0.5 to 0.999, rounded up
     to thousandths. They cost nothing."""
@@ -99,10 +100,9 @@ class AnswerNoiseOut(Disclosed, Struct, kw_only=True):
     undecided: Annotated[list[bool] | UnsetType, Released("answer")] = UNSET
     """For each row whether the noise could have made the likeliest class so. See `coverage` for what is true of the
     others. Absent where that is not known, and where an answer is no probabilities of classes."""
-    lower: Annotated[list[list[float]] | UnsetType | None, Released("answer")] = UNSET
-    """For each row and class the least of the probabilities without noise; null where `no_interval` says why.
-    Absent unless `intervals` are asked for."""
-    upper: Annotated[list[list[float]] | UnsetType | None, Released("answer")] = UNSET
+    lower: Annotated[list[list[float]] | None, Released("answer")]
+    """For each row and class the least of the probabilities without noise; null where `no_interval` says why."""
+    upper: Annotated[list[list[float]] | None, Released("answer")]
     """Likewise the largest."""
 
 
@@ -121,14 +121,15 @@ class PredictionSetsOut(Disclosed, Struct):
 
 
 class PredictResponse(Disclosed, Struct):
-    """Private answers, how noisy they are, and what they cost."""
+    """Private answers, and what they cost."""
 
     predictions: Annotated[list[list[float] | dict[str, float | list[float]]], Released("answer")]
     """For each row the probability of each class, in the order of the model's classes; of a model with other outputs an
     object by their names, as `GET /models/{name}` lists them."""
     receipt: Asked[ReceiptOut]
     budget: Asked[BudgetOut]
-    noise: Declared[AnswerNoiseOut]
+    noise: Declared[AnswerNoiseOut | UnsetType] = UNSET
+    """Absent unless `noise` is asked for."""
     prediction_sets: Asked[PredictionSetsOut | UnsetType] = UNSET
     """Absent unless a `coverage` is asked for."""
     rehearsal: Declared[bool | UnsetType] = UNSET
@@ -199,8 +200,8 @@ class InferRequest(Struct):
 class OutputTensor(Disclosed, Struct):
     """Private answers: `probabilities`, one for each class and row; and how noisy they are.
 
-    `lower` and `upper` are the ends of an interval for each probability, where the parameter `intervals` is true or the
-    request names them; `undecided` says of each row whether the noise could have made its likeliest class so. Both
+    Where the parameter `noise` is true, or the request names them, `lower` and `upper` are the ends of an interval for
+    each probability, and `undecided` says of each row whether the noise could have made its likeliest class so. Both
     are right with a probability of at least 95 % over draws of the noise, and of a pay-once model over models drawn;
     not for one model, nor among decided answers alone.
     """

@@ -41,6 +41,6 @@ def test_what_it_shows_of_ray_data_scores_a_batch(run):
     batch = {"age": ROWS[:, 0].astype("int64"), "income": ROWS[:, 1]}
     scored = defined["Score"](run.folder / "adult.onnx")(batch)
     model = load_model(run.folder / "adult")
-    np.testing.assert_allclose(scored["probabilities"], model.probabilities(ROWS), rtol=0, atol=1e-6)
-    assert scored["label"].tolist() == np.array(["no", "yes"])[model.probabilities(ROWS).argmax(axis=1)].tolist()
+    np.testing.assert_allclose(scored["probabilities"], model.values(ROWS), rtol=0, atol=1e-6)
+    assert scored["label"].tolist() == np.array(["no", "yes"])[model.values(ROWS).argmax(axis=1)].tolist()
     assert shlex.join(scored) == "age income label probabilities"

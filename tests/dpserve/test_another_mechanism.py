@@ -96,7 +96,7 @@ def test_it_is_served_with_its_law_and_intervals(run, bundle):
     with Client(address, key) as client:
         assert client.model()["mechanism"] == "geometric"
         assert client.model()["price_per_row"]["losses"] == "pure:4.0"
-        answers = client.answers([[30.0, 9000.0], [75.0, 55_000.0]], intervals=True)
+        answers = client.answers([[30.0, 9000.0], [75.0, 55_000.0]])
         assert (answers.law, answers.on) == ("geometric", "logits")
         assert (answers.lower <= answers.probabilities).all()
         assert (answers.upper >= answers.probabilities).all()

@@ -218,7 +218,7 @@ def answered_elsewhere(bundle, rows):
     asked = (
         "import json, sys; from pathlib import Path; from dpserve.training.inputs.columns import encode_rows; "
         "from dpserve.training.kinds.loading import load_model; model = load_model(Path(sys.argv[1])); "
-        "print(model.probabilities(encode_rows(model.certificate.columns, json.loads(sys.argv[2]))).tolist())"
+        "print(model.values(encode_rows(model.certificate.columns, json.loads(sys.argv[2]))).tolist())"
     )
     command = [sys.executable, "-c", asked, str(bundle), json.dumps(rows)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

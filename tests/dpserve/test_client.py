@@ -79,8 +79,7 @@ def test_it_predicts_and_knows_its_budget(service, key):
 
 def test_answers_say_how_noisy_they_are(service, key):
     with Client(service, key) as client:
-        assert (client.answers(ROWS).lower, client.answers(ROWS).upper) == (None, None)
-        answers = client.answers(ROWS, intervals=True)
+        answers = client.answers(ROWS)
         np.testing.assert_array_equal(client.predict_proba(ROWS), answers.probabilities)
         assert client.budget()["queries_left"] == 7
     assert (answers.law, answers.on) == ("gaussian", "logits")

@@ -60,7 +60,7 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     assert found.figures() == figures
     X = np.array([[20.5 + index % 60, 1000.0 * (index % 60)] for index in range(120)])
     y = np.array([index % 60 > 30 for index in range(120)])
-    right = float((model.probabilities(X).argmax(axis=1) == y).mean())
+    right = float((model.values(X).argmax(axis=1) == y).mean())
     assert figures["accuracy"]["estimate"] == pytest.approx(right, abs=6 * figures["accuracy"]["standard_error"])
     assert spent(run) == {"people": model.certificate.price.picorho, "held": found.law.cost.picorho}
     assert not {"held", "people"} & set(json.dumps(content).split('"'))

@@ -46,7 +46,7 @@ def test_each_form_is_written_and_the_lineage_pays_once(run, train, budget):
     assert files(run) == {"model.onnx", "model.safetensors"}
     model = load_model(run.folder / "model")
     assert spent(run) == model.certificate.price.picorho
-    wanted = model.probabilities(ROWS)
+    wanted = model.values(ROWS)
     _, answers = onnxruntime.InferenceSession(run.folder / "model.onnx").run(None, {"x": ROWS})
     np.testing.assert_allclose(answers, wanted, rtol=0, atol=1e-6)
     secrets = [(run.folder / "home" / "lineage.key").read_bytes(), bytes.fromhex(model.certificate.binding_key)]

@@ -34,7 +34,7 @@ def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):
     process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
     key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
     headers = {"Authorization": f"Bearer {key}"}
-    answered = httpx.post(f"{address}/predict?intervals=true", json={"instances": ROWS}, headers=headers).json()
+    answered = httpx.post(f"{address}/predict?noise=true", json={"instances": ROWS}, headers=headers).json()
     one, other = answered["predictions"]
     assert one == other
     assert set(one) == {"mean_rating"}

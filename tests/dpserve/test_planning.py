@@ -240,7 +240,7 @@ def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path):
     assert done.exit_code == 0, done.output + str(done.exception)
     certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
     assert certificate["feature_map"]["crosses"]
-    answers = load_model(tmp_path / "model").probabilities(X)
+    answers = load_model(tmp_path / "model").values(X)
     assert np.mean((answers[:, 0] > 0.5) == ((X[:, 0] > 0.5) == (X[:, 1] > 0.5))) > 0.65
 
 

@@ -74,7 +74,7 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     job = Job(records, "m", "l", chosen_map, tmp_path / "m", home, console, price, len(records))
     train_and_save(kind_named(kind).options(**more), job)
 
-    found = load_model(tmp_path / "m").probabilities(X)
+    found = load_model(tmp_path / "m").values(X)
 
     assert log_loss(found, y) < entropy(np.bincount(y) / len(y))
 

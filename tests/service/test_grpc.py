@@ -140,7 +140,7 @@ def test_tritonclient_finds_what_the_server_and_the_models_are(opened):
 
 def test_an_answer_is_the_one_of_http_and_is_charged_once(opened):
     key = opened.service.add_client()
-    result = opened.infer([ROW, [0.5] * 4], key, request_id="mine", parameters={"intervals": True})
+    result = opened.infer([ROW, [0.5] * 4], key, request_id="mine", parameters={"noise": True})
     probabilities = result.as_numpy("probabilities")
     said = result.get_response()
     assert said.id == "mine"
@@ -148,7 +148,7 @@ def test_an_answer_is_the_one_of_http_and_is_charged_once(opened):
     assert said.parameters["remaining"].double_param == pytest.approx(1 - 2 * PRICE / 1e12)
     assert opened.service.spent() == 2 * PRICE
     http = opened.service.http(key)
-    again = http.post("/predict?intervals=true", json={"instances": [ROW, [0.5] * 4]}).json()
+    again = http.post("/predict?noise=true", json={"instances": [ROW, [0.5] * 4]}).json()
     assert again["predictions"] == probabilities.tolist()
     assert opened.infer([ROW], key).as_numpy("lower") is None
     assert again["noise"]["lower"] == result.as_numpy("lower").tolist()

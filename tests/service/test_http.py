@@ -423,10 +423,10 @@ def test_a_body_that_nests_too_deeply_is_no_failure(service, content):
     assert service.spent() == 0
 
 
-def test_an_answer_says_how_noisy_it_is_and_states_intervals_where_they_are_asked_for(service):
+def test_an_answer_says_how_noisy_it_is_where_that_is_asked_for(service):
     http = service.http(service.add_client())
     asked = {"instances": [ROW, [1, 1, 0, 0]]}
-    answer = http.post("/predict", json=asked | {"intervals": True}).json()
+    answer = http.post("/predict", json=asked | {"noise": True}).json()
     noise, predictions = answer["noise"], np.array(answer["predictions"])
     assert (noise["law"], noise["on"], noise["coverage"]) == ("gaussian", "logits", 0.95)
     assert noise["no_interval"] is None
@@ -435,14 +435,13 @@ def test_an_answer_says_how_noisy_it_is_and_states_intervals_where_they_are_aske
     assert (lower <= predictions).all()
     assert (predictions <= upper).all()
     assert all(isinstance(each, bool) for each in noise["undecided"])
-    assert http.post("/predict?intervals=true", json=asked | {"intervals": False}).json()["noise"] == noise
-    plain = {name: value for name, value in noise.items() if name not in ("lower", "upper")}
-    for path in ("/predict", "/predict?intervals=false"):
-        assert http.post(path, json=asked).json()["noise"] == plain
+    assert http.post("/predict?noise=true", json=asked | {"noise": False}).json()["noise"] == noise
+    for path in ("/predict", "/predict?noise=false"):
+        assert "noise" not in http.post(path, json=asked).json()
     for path, body in (
-        ("/predict?intervals=1", {}),
-        ("/predict?intervals=true&intervals=true", {}),
-        ("/predict", {"intervals": "yes"}),
+        ("/predict?noise=1", {}),
+        ("/predict?noise=true&noise=true", {}),
+        ("/predict", {"noise": "yes"}),
     ):
         assert http.post(path, json={"instances": [[0.9] * 4]} | body).status_code in (400, 422)
     assert service.spent() == 2 * PRICE
@@ -451,7 +450,7 @@ def test_an_answer_says_how_noisy_it_is_and_states_intervals_where_they_are_aske
 def test_a_class_that_was_drawn_has_no_intervals_and_no_word_on_what_is_decided(start, head):
     service = start(head, Label(0.5), accepts="any")
     http = service.http(service.add_client(accepts="any"))
-    noise = http.post("/predict?intervals=true", json={"instances": [ROW]}).json()["noise"]
+    noise = http.post("/predict?noise=true", json={"instances": [ROW]}).json()["noise"]
     assert (noise["law"], noise["on"], noise["lower"]) == ("exponential", "selection", None)
     assert "undecided" not in noise
     assert "drawn by chance" in noise["no_interval"]
@@ -460,6 +459,6 @@ def test_a_class_that_was_drawn_has_no_intervals_and_no_word_on_what_is_decided(
 def test_noise_of_an_unknown_law_says_so_in_words(start, head):
     service = start(head, Plain())
     http = service.http(service.add_client())
-    noise = http.post("/predict?intervals=true", json={"instances": [ROW]}).json()["noise"]
+    noise = http.post("/predict?noise=true", json={"instances": [ROW]}).json()["noise"]
     assert (noise["law"], noise["lower"], noise.get("undecided")) == (None, None, None)
     assert "the answer does not say which" in noise["no_interval"]

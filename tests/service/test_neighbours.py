@@ -74,7 +74,7 @@ def seen(service):
     found = {path: said(stranger.get(path)) for path in public_paths(stranger)}
     for rows in ([ROW], [[9, 9, 9]], [ROW] * 51, [ROW, [0] * 3]):
         found[f"dry {rows}"] = said(client.post("/predict?dry_run=true", json={"instances": rows}))
-    paid = client.post("/predict", json={"instances": [ROW]}).json()
+    paid = client.post("/predict?noise=true", json={"instances": [ROW]}).json()
     found["law"] = [paid["noise"][name] for name in ("law", "on", "scale", "coverage", "no_interval")]
     found["cost"] = paid["receipt"], paid["budget"]
     found["refused"] = said(client.post("/predict", json={"instances": [[0] * 3]}))
@@ -123,7 +123,7 @@ def test_what_is_said_of_noise_is_the_same_for_published_networks_of_one_record_
         try:
             client = service.http(service.add_client(accepts="unproven"))
             quote = client.post("/predict?dry_run=true", json={"instances": [ROW]}).json()
-            paid = client.post("/predict", json={"instances": [ROW]}).json()["noise"]
+            paid = client.post("/predict?noise=true", json={"instances": [ROW]}).json()["noise"]
             told.append((service.http().get("/models/public").json(), quote, paid))
         finally:
             starter.stop()

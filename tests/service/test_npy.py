@@ -79,9 +79,10 @@ def test_any_bytes_are_an_array_or_refused(noise, place):
 
 def test_an_array_is_asked_and_answered_like_json(service):
     http = service.http(service.add_client())
-    as_json = http.post("/predict?intervals=true", json={"instances": ROWS.tolist()}).json()
+    as_json = http.post("/predict?noise=true", json={"instances": ROWS.tolist()}).json()
     headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE, "Prefer": "wait=60"}
-    answered = http.post("/predict", content=saved(ROWS), headers=headers)
+    assert "dpserve-noise" not in http.post("/predict", content=saved(ROWS), headers=headers).headers
+    answered = http.post("/predict?noise=true", content=saved(ROWS), headers=headers)
     assert answered.headers["content-type"] == MEDIA_TYPE
     assert answered.headers["preference-applied"] == "wait=60"
     found = np.load(io.BytesIO(answered.content), allow_pickle=False)

@@ -15,7 +15,7 @@ from dpserve.service.http.schemas import PredictOptions, PredictRequest
 
 WIDTH = 3
 
-members = st.sampled_from(["instances", "instances", "instances", "model", "intervals", "inst\\u0061nces", "é"])
+members = st.sampled_from(["instances", "instances", "instances", "model", "noise", "inst\\u0061nces", "é"])
 number = st.one_of(
     st.integers(-(2**70), 2**70).map(str),
     st.integers(2**53 - 2, 2**53 + 4).map(str),
@@ -71,7 +71,7 @@ def same(X, lists):
 @example(b'{"instances":[[18446744073709551615,9223372036854775808,-9223372036854775808]]}')
 @example(b'{"instances":[[1,2,3]],"model":"\xff"}')
 @example(b'{"instances":[[1,2,3]],"model":"\\ud800"}')
-@example(b'{"instances":[[1,2,3]],"intervals":1}')
+@example(b'{"instances":[[1,2,3]],"noise":1}')
 @example(b"")
 def test_what_is_read_is_what_msgspec_reads(body):
     read = rows_and_members(body, "instances", WIDTH)
@@ -86,7 +86,7 @@ def test_what_is_read_is_what_msgspec_reads(body):
     expected = msgspec.json.decode(body, type=PredictRequest)
     assert read[0].shape == (len(expected.instances), WIDTH)
     assert same(read[0], expected.instances)
-    assert (options.model, options.intervals) == (expected.model, expected.intervals)
+    assert (options.model, options.noise) == (expected.model, expected.noise)
 
 
 @given(st.one_of(rows, listed(cell, (0, 6))).map(str.encode))

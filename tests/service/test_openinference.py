@@ -96,7 +96,7 @@ def test_tritonclient_is_answered_and_charged_as_every_client_is(service, client
 
 def test_price_receipt_and_what_is_left_stand_in_the_headers_too(service):
     http = service.http(service.add_client())
-    response = http.post(INFER, json=body_of([ROW]))
+    response = http.post(INFER, json=body_of([ROW]) | {"parameters": {"noise": True}})
     assert response.status_code == 200
     receipt, budget = (json.loads(response.headers[name]) for name in ("dpserve-receipt", "dpserve-budget"))
     assert receipt["price_per_row"] == pytest.approx(PRICE / 1e12)
@@ -109,7 +109,7 @@ def test_price_receipt_and_what_is_left_stand_in_the_headers_too(service):
 
 def test_an_answer_says_how_noisy_it_is(service, client):
     http = service.http(service.add_client())
-    noise = http.post("/predict?intervals=true", json={"instances": [ROW, [0.5] * 4]}).json()["noise"]
+    noise = http.post("/predict?noise=true", json={"instances": [ROW, [0.5] * 4]}).json()["noise"]
     for binary in (True, False):
         named = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("undecided", "lower", "upper")]
         result = client.infer("colours", asked([ROW, [0.5] * 4]), outputs=named, headers=key_of(http))
@@ -117,14 +117,17 @@ def test_an_answer_says_how_noisy_it_is(service, client):
             assert result.as_numpy(name).tolist() == noise[name]
         assert result.as_numpy("probabilities") is None
     for more, names in (
-        ({}, ["probabilities", "undecided"]),
-        ({"parameters": {"intervals": False}}, ["probabilities", "undecided"]),
-        ({"parameters": {"intervals": True}}, ["probabilities", "lower", "upper", "undecided"]),
-        ({"parameters": {"intervals": True}, "outputs": [{"name": "upper"}]}, ["upper"]),
+        ({}, ["probabilities"]),
+        ({"parameters": {"noise": False}}, ["probabilities"]),
+        ({"parameters": {"noise": True}}, ["probabilities", "lower", "upper", "undecided"]),
+        ({"parameters": {"noise": True}, "outputs": [{"name": "upper"}]}, ["upper"]),
     ):
-        answer = http.post(INFER, json=body_of([ROW]) | more).json()
+        response = http.post(INFER, json=body_of([ROW]) | more)
+        answer = response.json()
         assert [each["name"] for each in answer["outputs"]] == names
-    assert http.post(INFER, json=body_of([ROW]) | {"parameters": {"intervals": "yes"}}).status_code == 400
+        said = len(names) > 1 or names == ["upper"]
+        assert ("dpserve-noise" in response.headers, "noise_law" in answer["parameters"]) == (said, said)
+    assert http.post(INFER, json=body_of([ROW]) | {"parameters": {"noise": "yes"}}).status_code == 400
     unknown = http.post(INFER, json=body_of([ROW]) | {"outputs": [{"name": "logits"}]})
     assert unknown.status_code == 400
 

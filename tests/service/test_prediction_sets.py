@@ -131,7 +131,7 @@ def test_strangers_are_told_of_them_and_not_what_was_counted(service):
 
 def test_undecided_is_absent_where_nothing_is_known(service):
     http = service.http(service.add_client())
-    noise = http.post("/predict?intervals=true", json={"instances": ROWS.tolist()}).json()["noise"]
+    noise = http.post("/predict?noise=true", json={"instances": ROWS.tolist()}).json()["noise"]
     assert "undecided" not in noise
     assert noise["no_interval"]
     assert noise["lower"] is None

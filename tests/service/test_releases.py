@@ -86,7 +86,7 @@ def test_rows_have_the_same_bits_whatever_is_beside_them(service, released):
 
     assert together == alone
     assert together[:20] == half
-    assert together == released.probabilities(ROWS).tolist()
+    assert together == released.values(ROWS).tolist()
 
 
 def test_a_client_sees_the_price_before_it_pays_and_what_it_has_paid(service, released):
@@ -266,8 +266,8 @@ def test_rows_that_are_computed_together_are_no_more_than_the_owner_allows(start
     service = start.start(make, released.certificate.lineage, 1.0, "gaussian")
     plane = service.predictor
     caller, sizes = Caller("alice", key_digest(service.add_client())), []
-    compute = plane.answering.answers
-    plane.answering = SimpleNamespace(answers=lambda X: sizes.append(len(X)) or compute(X))
+    compute = plane.answering.values
+    plane.answering = SimpleNamespace(values=lambda X: sizes.append(len(X)) or compute(X))
 
     async def ask():
         asked = [RowsRequest(plane.check_rows(ROWS[:rows].tolist())) for rows in (3, 1, 2, 2, 2, 5)]

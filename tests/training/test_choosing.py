@@ -51,8 +51,8 @@ class Linear:
     weights: np.ndarray
     kind_name = "class-sums"
 
-    def answers(self, X):
-        return softmax(X @ self.weights.T), None
+    def values(self, X):
+        return softmax(X @ self.weights.T)
 
 
 def with_units(records: Records, units: int, generator: np.random.Generator) -> Records:
@@ -311,7 +311,7 @@ def test_the_better_candidate_is_kept(tmp_path):
     made = choose_release(kind, given, "lam", {"0.01": 0.01, "30": 30.0}, words(3), pay=paid)
     assert made.chosen_among.chosen == "30"
     assert made.strong_convexity == 30
-    found = load_model(tmp_path / "out").probabilities(digits.held_out_rows).argmax(axis=1)
+    found = load_model(tmp_path / "out").values(digits.held_out_rows).argmax(axis=1)
     assert np.mean(found == digits.held_out_labels) > 0.75
 
 

@@ -56,7 +56,7 @@ def test_the_model_and_its_quantiles_cost_one_price(kind, tmp_path):
     assert 0.98 * WHOLE < Cost.parse(certificate.cost).picorho <= WHOLE
     assert set(CUTS.assumptions) <= set(certificate.assumptions)
     model = load_model(tmp_path / "m")
-    assert model.probabilities(records().X).argmax(axis=1).tolist() != [0] * 400
+    assert model.values(records().X).argmax(axis=1).tolist() != [0] * 400
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

@@ -27,13 +27,17 @@ class ReleasedModel(Protocol):
         """The certificate, which states its cost."""
         ...
 
-    def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
-        """Return the answers to rows (n, d) within or beyond the declared bounds, and what is known of their noise.
+    def values(self, X: Floats) -> Floats:
+        """Return the answers to rows (n, d) within or beyond the declared bounds.
 
-        The answers are (n, numbers), as the kind's outputs say: of a classifier its probabilities (n, C). The noise is
-        public. The same for every caller, and bit for bit the same for a row whatever rows are beside it, except where
-        an encoder computes their features.
+        They are (n, numbers), as the kind's outputs say: of a classifier its probabilities (n, C). The same for every
+        caller, and bit for bit the same for a row whatever rows are beside it, except where an encoder computes their
+        features.
         """
+        ...
+
+    def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
+        """Return the `values` of rows, to the bit, and what is known of their noise, which is public."""
         ...
 
 

@@ -106,7 +106,7 @@ export class Account {
   /** coverage: of prediction sets; null for none. clip: as for `quote`. */
   async predict(instances, name, coverage, clip) {
     const path = coverage === null ? "predict" : `predict?coverage=${coverage}`;
-    return this.#predict(path, { instances, intervals: true }, clip, { "Idempotency-Key": name });
+    return this.#predict(path, { instances, noise: true }, clip, { "Idempotency-Key": name });
   }
 
   async #predict(path, asked, clip, headers) {

@@ -58,11 +58,14 @@ class Ratings:
     total: Any
     tensors: dict
 
+    def values(self, X):
+        """Return the mean for every row (n, 1)."""
+        return np.tile(self.total / self.certificate.records_declared, (len(X), 1))
+
     def answers(self, X):
         """Return the mean for every row (n, 1), and its noise."""
-        declared = self.certificate.records_declared
-        deviation = self.certificate.law.standard_deviation / declared
-        return np.tile(self.total / declared, (len(X), 1)), NumberNoise(np.full(len(X), deviation))
+        deviation = self.certificate.law.standard_deviation / self.certificate.records_declared
+        return self.values(X), NumberNoise(np.full(len(X), deviation))
 
 
 def train_ratings(records, name, feature_map, price, n, lineage, randomness, before=()):

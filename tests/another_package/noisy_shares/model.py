@@ -65,13 +65,13 @@ class Shares:
         counts = np.maximum(self.counts, 0.5) + self.certificate.smoothing
         return counts / counts.sum()
 
-    def probabilities(self, X):
+    def values(self, X):
         """Return the shares for every row."""
         return np.tile(self.shares, (len(X), 1))
 
     def answers(self, X):
         """Return the shares, of whose noise nothing is said."""
-        return self.probabilities(X), UnknownNoise("nobody worked out how far noise moves a share")
+        return self.values(X), UnknownNoise("nobody worked out how far noise moves a share")
 
 
 def train_shares(records, name, feature_map, price, smoothing, lineage, randomness, before=()):

@@ -70,7 +70,7 @@ def test_a_model_is_paid_for_once_and_says_so_before(service, tab, key, client, 
     expect(page.locator(".bars .band")).to_have_count(3)
     expect(page.locator("#band-note")).to_contain_text("drawn once, when the model was trained")
     shown = [float(text.split()[0]) for text in page.locator(".bars .value-text").all_inner_texts()]
-    np.testing.assert_allclose(shown, model.probabilities(np.array(ROWS[:1]))[0], atol=6e-4)
+    np.testing.assert_allclose(shown, model.values(np.array(ROWS[:1]))[0], atol=6e-4)
     assert violations(page) == []
     tab.shot("once-answer")
 

@@ -110,8 +110,8 @@ def test_a_pay_once_model_stands_on_an_encoder(trained, release):
     assert (trained / "bundle" / ENCODER_FILE).read_bytes() == CONTENT
     assert set(ENCODER_ASSUMPTIONS) < set(model.certificate.assumptions)
     rows = np.random.default_rng(0).random((70, FEATURES))
-    answers = model.probabilities(rows)
-    np.testing.assert_allclose(answers[:1], model.probabilities(rows[:1]), atol=1e-3)
+    answers = model.values(rows)
+    np.testing.assert_allclose(answers[:1], model.values(rows[:1]), atol=1e-3)
     with pytest.raises(NotExportable, match="'encoder'"):
         exported(model, "onnx")
     (trained / "bundle" / ENCODER_FILE).unlink()

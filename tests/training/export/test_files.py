@@ -106,7 +106,7 @@ def run_onnx(content, rows):
 @pytest.mark.parametrize(("kind", "name", "classes"), CASES)
 def test_onnx_answers_as_the_model_does(kind, name, classes, rows):
     model = model_of(kind, name, classes)
-    wanted = model.probabilities(rows)
+    wanted = model.values(rows)
     labels, probabilities = run_onnx(exported(model, "onnx").content, rows)
     np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=1e-6)
     assert labels.tolist() == np.array(model.certificate.classes)[wanted.argmax(axis=1)].tolist()
@@ -117,7 +117,7 @@ def test_phi_has_the_same_bits_in_onnx(kind, rows):
     """Else a quantised angle could be another one: an error of the feature map, and not of the last places."""
     model = model_of(kind, "fourier", 3)
     _, probabilities = run_onnx(exported(model, "onnx").content, rows)
-    np.testing.assert_allclose(probabilities, model.probabilities(rows), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(probabilities, model.values(rows), rtol=0, atol=1e-13)
 
 
 def test_every_edge_of_a_bin_falls_where_it_should():
@@ -128,7 +128,7 @@ def test_every_edge_of_a_bin_falls_where_it_should():
     edges = np.concatenate([np.arange(33) / 32, 2.0 ** -np.arange(40.0), [0.0]])
     rows = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)])[:, None]
     _, found = run_onnx(exported(model, "onnx").content, rows)
-    np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(found, model.values(rows), rtol=0, atol=1e-13)
 
 
 COLUMNS = (
@@ -247,7 +247,7 @@ def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     _, model = model_of_columns(kind, name, columns, generator)
     values = {column.name: some_values(column, generator, 90) for column in columns}
     rows = [{each: values[each][index] for each in values} for index in range(90)]
-    wanted = model.probabilities(encode_rows(columns, rows))
+    wanted = model.values(encode_rows(columns, rows))
     session = onnxruntime.InferenceSession(exported(model, "onnx").content)
     assert [each.name for each in session.get_inputs()] == list(values)
     _, found = session.run(None, as_onnx(columns, rows))
@@ -277,7 +277,7 @@ def test_values_of_columns_beyond_their_bounds_are_drawn_back_as_the_service_dra
         _, model = model_of_columns(kind, name, COLUMNS, generator)
         values = {column.name: beyond(column, some_values(column, generator, 90), generator) for column in COLUMNS}
         rows = [{each: values[each][index] for each in values} for index in range(90)]
-        wanted = model.probabilities(encode_rows(COLUMNS, rows, clip=True))
+        wanted = model.values(encode_rows(COLUMNS, rows, clip=True))
         session = onnxruntime.InferenceSession(exported(model, "onnx").content)
         _, found = session.run(None, as_onnx(COLUMNS, rows))
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
@@ -306,7 +306,7 @@ def test_hashed_pairs_of_columns_are_in_the_onnx_file_bit_for_bit(name):
     rows = [{each: values[each][index] for each in values} for index in range(90)]
     content = exported(model, "onnx").content
     _, found = onnxruntime.InferenceSession(content).run(None, as_onnx(COLUMNS, rows))
-    np.testing.assert_allclose(found, model.probabilities(encode_rows(COLUMNS, rows)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found, model.values(encode_rows(COLUMNS, rows)), rtol=0, atol=1e-12)
 
 
 def test_a_table_with_a_text_leaves_as_numbers():
@@ -314,7 +314,7 @@ def test_a_table_with_a_text_leaves_as_numbers():
     columns = (*COLUMNS[:2], TextColumn(name="note", buckets=8))
     X, model = model_of_columns("class-sums", "bins", columns, np.random.default_rng(7))
     _, found = run_onnx(exported(model, "onnx").content, X)
-    np.testing.assert_allclose(found, model.probabilities(X), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found, model.values(X), rtol=0, atol=1e-6)
 
 
 def test_a_column_in_the_way_of_an_output_is_refused():
@@ -353,7 +353,7 @@ def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(kind, shape, m
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     assert np.array_equal(session.run(None, {"x": X})[-1], feature_map(X, feature_map.public_tensors()))
     _, probabilities = run_onnx(exported(model, "onnx").content, X)
-    np.testing.assert_allclose(probabilities, model.probabilities(X), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(probabilities, model.values(X), rtol=0, atol=1e-13)
 
 
 def test_centred_histograms_leave_as_safetensors():
@@ -376,7 +376,7 @@ def test_rows_near_the_centre_and_on_it_have_the_same_answers(name):
     model = replace(trained, centre=100 * np.append(centre, COUNT_COORDINATE))
     away = np.array([0.4, -0.4, 0.2, 0.1, -0.3]) * (np.array(UPPER) - LOWER)
     rows = np.vstack([middle, middle + away * 2.0 ** -np.arange(50.0)[:, None]])
-    wanted = model.probabilities(rows)
+    wanted = model.values(rows)
     _, probabilities = run_onnx(exported(model, "onnx").content, rows)
     np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=1e-6)
 
@@ -390,7 +390,7 @@ def test_rows_longer_than_the_tables_powers_reach_their_ends():
     model = train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
     rows = np.append(2.0 ** -np.arange(80.0), 0.0)[:, None]
     _, probabilities = run_onnx(exported(model, "onnx").content, rows)
-    np.testing.assert_allclose(probabilities, model.probabilities(rows), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(probabilities, model.values(rows), rtol=0, atol=1e-13)
 
 
 def computed_from(arrays, metadata, rows):
@@ -421,7 +421,7 @@ def test_the_arrays_give_the_answers_by_their_description(kind, rows, tmp_path):
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as opened:
         metadata = opened.metadata()
     found = computed_from(load(content), metadata, rows)
-    np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found, model.values(rows), rtol=0, atol=1e-9)
 
 
 def metadata_in(form, content):
@@ -463,7 +463,7 @@ def test_a_files_sets_hold_the_classes_of_the_models_sets(form, by, rows):
     sets = release_sets(counts, 0.05, 10, Seeded(2))
     model = replace(model, certificate=model.certificate.with_prediction_sets(sets))
     by_coverage = json.loads(metadata_in(form, exported(model, form).content)["prediction_sets"])
-    answers, differences = model.probabilities(rows), np.random.default_rng(6).uniform(-1e-6, 1e-6, (len(rows), 3))
+    answers, differences = model.values(rows), np.random.default_rng(6).uniform(-1e-6, 1e-6, (len(rows), 3))
     sizes = []
     for coverage, least in by_coverage.items():
         inside = sets.sets_of(answers, round(float(coverage) * 1000))

@@ -206,5 +206,5 @@ def test_every_kind_of_model_stands_on_it(kind, tmp_path):
     assert model.certificate.feature_map == feature_map
     answers = model.logits(model.features(records.X)) if kind == "head" else None
     if answers is None:
-        answers = model.probabilities(records.X)
+        answers = model.values(records.X)
     assert (answers.argmax(axis=1) == records.y).mean() > 0.9

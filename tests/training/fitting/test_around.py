@@ -189,7 +189,7 @@ def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(MAP, hi
     recipe = DpSgdRecipe("m", declared, choices, WHOLE)
     sparse = train_dpsgd(records, recipe, "l", Seeded(0))
     dense = train_dpsgd(records, recipe, "l", Seeded(0), directions=directions_of(records.X, declared))
-    np.testing.assert_allclose(sparse.probabilities(records.X), dense.probabilities(records.X), atol=2e-3)
+    np.testing.assert_allclose(sparse.values(records.X), dense.values(records.X), atol=2e-3)
 
 
 @pytest.mark.parametrize("hidden", [(), (5,)])

@@ -109,7 +109,7 @@ def test_a_step_of_someones_own_is_bought_listed_composed_and_read_back(tmp_path
     assert "clip_norm" in certificate.public()["feature_map"]
     model = load_model(tmp_path / "model")
     assert model.certificate.feature_map.clip_norm < 1
-    assert np.isfinite(model.probabilities(records(9).X)).all()
+    assert np.isfinite(model.values(records(9).X)).all()
 
 
 @pytest.mark.usefixtures("clipped")

@@ -66,7 +66,7 @@ class ReleasedClassSums:
     arithmetic: Arithmetic = NUMPY
     canaries: CanaryRun | None = None
 
-    def probabilities(self, X: Floats) -> Floats:
+    def values(self, X: Floats) -> Floats:
         """Return the softmax of the calibrated logits, (n, C)."""
         return softmax(self.calibration(self.logits(X)))
 
@@ -89,7 +89,7 @@ class ReleasedClassSums:
         Where gradient steps were taken from the sums nothing is proved: see `dpserve.training.kinds.dpsgd.model`.
         """
         if self.stepped is not None:
-            return self.probabilities(X), _OF_STEPS
+            return self.values(X), _OF_STEPS
         both = self._both.products(self.certificate.feature_map(X, self._public))
         classes = both.shape[1] // 2
         logits = self.calibration(both[:, :classes])

@@ -37,7 +37,7 @@ class DpSgdModel:
     arithmetic: Arithmetic = NUMPY
     canaries: CanaryRun | None = None
 
-    def probabilities(self, X: Floats) -> Floats:
+    def values(self, X: Floats) -> Floats:
         """See `dpserve.training.pay_once.model.ReleasedModel`."""
         return elementary.softmax(self.logits(X))
 
@@ -48,7 +48,7 @@ class DpSgdModel:
         there are more than two classes, and with momentum none that brings two models closer, so that the noise of
         early steps may be damped or may grow. To add the steps' noise as if each were kept is no bound either way.
         """
-        return self.probabilities(X), UNKNOWN
+        return self.values(X), UNKNOWN
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d): the same bits for a row whatever rows are beside it.

@@ -38,9 +38,9 @@ class ReleasedWeights:
         """The noisy weights, `rounded` for exact products: (C, D)."""
         return rounded(self.released)
 
-    def probabilities(self, X: Floats) -> Floats:
+    def values(self, X: Floats) -> Floats:
         """See `dpserve.training.pay_once.model.ReleasedModel`."""
-        return self.answers(X)[0]
+        return softmax(self.calibration(self.logits(X)))
 
     def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
         """See `dpserve.training.pay_once.model.ReleasedModel`."""

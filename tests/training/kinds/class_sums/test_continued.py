@@ -182,7 +182,7 @@ def test_answers_after_gradient_steps_say_that_nothing_is_known_of_their_noise()
     )
     assert model.stepped is not None
     _, noise = model.answers(records.X[:3])
-    shown = model.probabilities(records.X[:3])
+    shown = model.values(records.X[:3])
     assert noise.ends(shown) is None
     assert noise.undecided(shown) is None
     assert "gradient steps" in noise.no_interval

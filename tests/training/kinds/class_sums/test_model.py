@@ -267,7 +267,7 @@ def test_answers_are_the_probabilities_beside_their_noise():
     trained = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(0))
     model = replace(trained, stepped=None)
     shown, noise = model.answers(records.X)
-    assert np.array_equal(shown, model.probabilities(records.X))
+    assert np.array_equal(shown, model.values(records.X))
     alone, noise_alone = model.answers(records.X[7:8])
     assert np.array_equal(alone[0], shown[7])
     assert np.array_equal(noise_alone.logits[0], noise.logits[7])

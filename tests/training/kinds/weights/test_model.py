@@ -167,7 +167,7 @@ def test_weights_are_calibrated_and_pay_for_it(head: CertifiedHead, records: Rec
     save_weights(tmp_path / "model", model)
     loaded = load_model(tmp_path / "model")
     assert isinstance(loaded, ReleasedWeights)
-    assert np.array_equal(loaded.probabilities(records.X), model.probabilities(records.X))
+    assert np.array_equal(loaded.values(records.X), model.values(records.X))
     row = records.X[:1]
     noise = certificate.noise * np.linalg.norm(certificate.feature_map(row, model.tensors))
     assert model.answers(row)[1].scale[0] == pytest.approx(model.calibration.scale * noise)
