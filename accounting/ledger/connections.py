@@ -46,7 +46,7 @@ def connections_to(url: str, deadline: float) -> "Connections":
     parts = urlsplit(url)
     tls = _tls(parts)
     options: dict[str, Any] = {
-        "socket_timeout": deadline,
+        "socket_timeout": None,
         "socket_connect_timeout": deadline,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
