@@ -24,12 +24,11 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from pydantic import BaseModel, ConfigDict
 
 from dpserve.accounting.arrays import Floats
@@ -299,7 +298,7 @@ class PayOncePredictor(Predictor):
         """Remember what the ledger said of a client; return it as it is said to the requests after the first."""
         if len(self._paid) >= _MOST_REMEMBERED:
             self._paid.clear()
-        again = _Paid(replace(paid.charge, receipts=(), earlier=None, charged=0), paid.asked)
+        again = _Paid(structs.replace(paid.charge, receipts=(), earlier=None, charged=0), paid.asked)
         self._paid[payment.caller] = again
         return again
 

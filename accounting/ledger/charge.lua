@@ -1,173 +1,5 @@
--- charge and quote, in 800 lines together: the steps of one atomic function, which share what it has read of the call.
 
--- A question is a digest of 16 bytes that the caller computed of everything that decides its answer. Several accounts
--- pay for a request, its chain: the client's, its group's if it has one, and the lineage's. Each holds what all those
--- within it may learn together, so whatever an account of the chain has paid for, the ones outside of it have, too (a
--- client belongs to its group before it asks anything, and for good). Who paid for a question first is written in the
--- lineage's `questions`, a hash from the digest to the numbers of the client and its group, 0 for the lineage alone; an
--- account that paid later has it in a set of its own. So:
---
---   the lineage has paid for a question                if it is in `questions`
---   a client, or a group, has paid for a question      if `questions` has its number for it, or it is in its set
---
--- and how many accounts of the chain a question is new to says which: so many from the innermost on.
---
--- The lineage itself only counts. Its blocks pay: the terms of each line name those that its model was trained on. A
--- record lies in one block, so what all models together tell of it is what its block's account paid for. The blocks are
--- no links of the chain but siblings at its end. A question is of one model, and so of the same blocks whenever it is
--- asked: they have paid for it exactly if the lineage has. The block without a name, '', has the limit, the spending and
--- the tally in the lineage's own hash, and is called the lineage where it refuses.
---
--- A request is made of lines, each of questions at the same terms. For a request for rows, or for a pay-once
--- model, there is one.
---
--- KEYS  account, receipts, questions, terms, clients, groups, blocks; and of each client `client:NAME`, with :receipts,
---       :questions, :requests and :requests:old, of each group `group:NAME` with :questions, and of each block `block:NAME`
--- ARGV  writes, how many of its writes the service knows of; link, of its chain; remembered, how many idempotency keys
---       are kept; terms; payers, each a client, its group and the digest of its API key, or nothing of these; and
---       requests, each with the number of its payer, time, body (a digest) and key (another) if it has one, and lines of
---       the number of their terms and questions
---
--- charge replies to each request {'charged', the number that the same request got before or nothing, how the accounts
--- stand now, the lineage's and the client's number of its first receipt or 0, then for each line a digit for each
--- question}: how many accounts paid for it, 0 also where it occurs before in the request. Or it replies a refusal, or
--- {WORD, line} for a request that failed alone. quote replies {'quoted', the refusal if any, how the accounts stand, the
--- digits}.
---
--- A service whose writes are not as many as it knows of is told {'stale'}, and nothing is decided: a call of its own
--- was done whose reply it did not get. One that does not know a client's group is told {'regroup', client, group, ...},
--- and nothing is decided either. Receipts of a service form a chain: the first of a call carries the link, a hash over
--- the link before and the hashes of the receipts of the service's calls before; the caller computes both.
---
--- `apply` is a charge of what was released before: it looks at no limit, no key and no right of the client's, and an
--- account may come out of it having spent more than its limit, which refuses it everything from then on.
-
-local DIGEST = 16
-
-local function escaped(name)
-  return (string.gsub(name, '[^%w_.~-]', function(byte)
-    return string.format('%%%02X', string.byte(byte))
-  end))
-end
-
--- Returns an account of a call: two payers may be one client with two API keys.
-local function account_of(call, scope, name)
-  local id = scope .. ':' .. escaped(word(name))
-  local account = call.accounts[id]
-  if not account then
-    local keys = call.keys
-    account = {
-      scope = scope, name = name, what = 'the account of ' .. name, key = keys[id], names = keys[scope .. 's'],
-      added = {}, fresh = {}, requests = {}, kept = 0,
-    }
-    if scope ~= 'block' then
-      account.questions = keys[id .. ':questions']
-    end
-    if scope == 'client' then
-      account.id, account.receipts = id, keys[id .. ':receipts']
-    end
-    call.accounts[id] = account
-  end
-  return account
-end
-
-local function read_payer(call, sent)
-  local payer = {chain = {}, digest = sent.digest, group = sent.group or ''}
-  if sent.client then
-    payer.client = account_of(call, 'client', sent.client)
-    payer.chain[1] = payer.client
-    if sent.group then
-      payer.chain[2] = account_of(call, 'group', sent.group)
-    end
-  end
-  payer.chain[#payer.chain + 1] = call.lineage
-  return payer
-end
-
--- Replaces the names of the blocks that pay at these terms by their accounts, each of which is there once.
-local function read_blocks(call, terms)
-  local accounts, seen = {}, {}
-  for place, name in ipairs(type(terms.blocks) == 'table' and terms.blocks or malformed('terms name their blocks')) do
-    local account = name == '' and call.lineage or account_of(call, 'block', name)
-    if seen[account] then
-      malformed('terms name a block once')
-    end
-    seen[account], accounts[place] = true, account
-  end
-  terms.blocks = #accounts > 0 and accounts or malformed('terms name a block')
-end
-
-local function check_terms(call, terms)
-  word(terms.packed)
-  word(terms.cost)
-  terms.price, terms.times, terms.coins = amount(terms.price), amount(terms.times), amount(terms.coins)
-  terms.pure = terms.pure and amount(terms.pure)
-  read_blocks(call, terms)
-end
-
-local function split_digests(packed)
-  if #word(packed) == 0 or #packed % DIGEST ~= 0 then
-    malformed('questions must be digests of 16 bytes')
-  end
-  local digests = {}
-  for at = 1, #packed, DIGEST do
-    digests[#digests + 1] = string.sub(packed, at, at + DIGEST - 1)
-  end
-  return digests
-end
-
-local function read_request(call, request)
-  request.payer = call.payers[request.payer] or malformed('a request names no payer')
-  word(request.time)
-  for _, line in ipairs(request.lines) do
-    line.terms = call.terms[line.terms] or malformed('a line names no terms')
-    line.questions = split_digests(line.questions)
-  end
-  if #request.lines == 0 or (request.key and not request.payer.client) then
-    malformed('a request has a line, and one of the lineage alone no idempotency key')
-  elseif request.key then
-    if not (#word(request.key) == DIGEST and #word(request.body) == DIGEST) then
-      malformed('an idempotency key must be a digest of 16 bytes')
-    end
-    local client = request.payer.client
-    client.young, client.old = call.keys[client.id .. ':requests'], call.keys[client.id .. ':requests:old']
-  end
-end
-
-local function read_call(keys, args)
-  for _, part in ipairs({'terms', 'payers', 'requests'}) do
-    if type(args[part]) ~= 'table' then
-      malformed('a call must come whole')
-    end
-  end
-  local call = {
-    keys = keys, lineage = {scope = 'lineage', name = 'the lineage', what = 'the lineage', key = keys.account},
-    link = args.link, capacity = amount(args.remembered), terms = args.terms, requests = args.requests,
-    accounts = {}, payers = {}, new_terms = {}, entries = {}, paid = {}, owners = {}, fresh = {},
-  }
-  for place, payer in ipairs(args.payers) do
-    call.payers[place] = read_payer(call, payer)
-  end
-  for _, terms in ipairs(call.terms) do
-    check_terms(call, terms)
-  end
-  for _, request in ipairs(call.requests) do
-    read_request(call, request)
-  end
-  return call
-end
-
--- Replies the clients of a call, each with its group behind it, to a caller who does not know them.
-local function regrouped(call)
-  local found = {'regroup'}
-  for _, payer in ipairs(call.payers) do
-    local group = payer.client and redis.pcall('HGET', payer.client.key, 'group') or ''
-    if payer.client and not (type(group) == 'table' and group.err) then
-      found[#found + 1], found[#found + 2] = payer.client.name, group or ''
-    end
-  end
-  return found
-end
+-- charge, apply and quote: the steps of one atomic function, which share what they have read of the call (`call.lua`).
 
 -- A stream counts its entries from 1 on, without a gap. One that has another number of them, or would refuse the next, is
 -- found out before the first write.
@@ -304,7 +136,7 @@ end
 -- Returns nothing for a request without an idempotency key; else the number that it got when it came before, or
 -- nothing, and the refusal of a key that was used for another body.
 local function recall(request)
-  if not request.key then
+  if request.key == '' then
     return nil
   end
   local account = request.payer.client
@@ -333,33 +165,28 @@ local function owners_of(call, numbers)
   return owners
 end
 
--- Returns of each question of a line how many accounts of the chain it is new to. `seen` has the questions that occur
--- before in the request, which are new to none.
-local function look_up(call, chain, questions, seen)
-  local new_to, open, owners = {}, {}, {}
-  for first = 1, #questions, SLICE do
-    local last = math.min(first + SLICE - 1, #questions)
-    local found = redis.call('HMGET', call.keys.questions, unpack(questions, first, last))
-    for position = first, last do
-      local digest = questions[position]
-      local numbers = call.paid[digest] or found[position - first + 1]
-      if seen[digest] then
-        new_to[position] = 0
-      elseif not numbers then
-        new_to[position] = #chain
-      else
-        open[#open + 1], owners[position] = position, owners_of(call, numbers)
-      end
-      seen[digest] = true
+-- Reads of all questions of a call who paid for them first.
+local function read_paid(call)
+  local paid, digests = {}, call.digests
+  for first = 1, #digests, SLICE do
+    local last = math.min(first + SLICE - 1, #digests)
+    for place, numbers in ipairs(redis.call('HMGET', call.keys.questions, unpack(digests, first, last))) do
+      paid[digests[first + place - 1]] = numbers or nil
     end
   end
-  -- From the innermost on, each account that has paid for one closes it.
+  call.paid = paid
+  return paid
+end
+
+-- Notes of questions that the client did not pay for first, at these places, how many accounts they are new to: from the
+-- innermost on, each account that has paid for one later closes it.
+local function look_up_later(call, chain, open)
   for place = 1, #chain - 1 do
     local account, unsure, to_ask = chain[place], {}, {}
     for _, position in ipairs(open) do
-      local digest = questions[position]
-      if owners[position][account.number] or account.added[digest] then
-        new_to[position] = place - 1
+      local digest = call.digests[position]
+      if account.added[digest] or owners_of(call, call.paid[digest])[account.number] then
+        call.new_to[position] = place - 1
       else
         unsure[#unsure + 1], to_ask[#to_ask + 1] = position, digest
       end
@@ -370,7 +197,7 @@ local function look_up(call, chain, questions, seen)
       local found = redis.call('SMISMEMBER', account.questions, unpack(to_ask, first, last))
       for at = first, last do
         if found[at - first + 1] == 1 then
-          new_to[unsure[at]] = place - 1
+          call.new_to[unsure[at]] = place - 1
         else
           open[#open + 1] = unsure[at]
         end
@@ -378,95 +205,116 @@ local function look_up(call, chain, questions, seen)
     end
   end
   for _, position in ipairs(open) do
-    new_to[position] = #chain - 1
+    call.new_to[position] = #chain - 1
   end
-  return new_to
 end
 
--- How many questions of a line are new to each account of a chain, and how many of them it may be refused for.
+-- Notes of each question of a line how many accounts of the chain it is new to: of one that occurs before in the request,
+-- to none. And of the line, how many of its questions are new to each account.
+local function look_up(call, request, line)
+  local chain, paid, seen, digests, new_to = request.payer.chain, call.paid, call.seen, call.digests, call.new_to
+  local inner, open = chain[1].number, nil
+  for position = line.first, line.last do
+    local digest = digests[position]
+    local numbers = paid[digest]
+    if seen[digest] == request then
+      new_to[position] = 0
+    elseif not numbers then
+      new_to[position] = #chain
+    elseif inner and owners_of(call, numbers)[inner] then
+      new_to[position] = 0
+    else
+      open = open or {}
+      open[#open + 1] = position
+    end
+    seen[digest] = request
+  end
+  if open then
+    look_up_later(call, chain, open)
+  end
+  local new = {0, 0, 0}
+  for position = line.first, line.last do
+    for place = 1, new_to[position] do
+      new[place] = new[place] + 1
+    end
+  end
+  line.new = new
+end
+
+-- How many questions of a line an account at this place of the chain may be refused for.
 --
 -- An account outside of the client's refuses by what is new to the client, and is charged only what is new to itself:
 -- whether it pays for a row must not tell a client that somebody else asked for it. What is new to the client bounds
 -- what is new to those outside of it, so their limits are kept. Of a pay-once model it is no secret that it is
 -- paid for once for all clients, and a lineage that paid for it must not refuse the second client: it counts by what is
 -- new to each account.
-local function count_new(line, chain)
-  local new = {}
-  for place = 1, #chain do
-    new[place] = 0
-  end
-  for _, accounts in ipairs(line.new_to) do
-    for place = 1, accounts do
-      new[place] = new[place] + 1
-    end
-  end
-  line.new, line.at_most = new, line.terms.is_model and new or {}
-  for place = 1, #chain do
-    line.at_most[place] = line.terms.is_model and new[place] or new[1]
-  end
+local function at_most(line, place)
+  return line.terms.is_model and line.new[place] or line.new[1]
 end
 
--- What one release costs an account, in what it counts: pure epsilon or rho. Nothing where it has no price there.
-local function price_of(state, terms)
-  if state.counts_epsilon then
-    return terms.pure
+-- What one release costs an account, in what it counts: pure epsilon or rho. What has no price there takes it past every
+-- limit.
+local function price_of(account, terms)
+  local price = account.prices[terms]
+  if not price then
+    price = (account.state.counts_epsilon and terms.pure) or (not account.state.counts_epsilon and terms.price)
+      or LARGEST + 1
+    account.prices[terms] = price
   end
-  return terms.price
-end
-
--- What an account would pay for the lines: releases and coins, for `new` or `at_most` of their questions. What has no
--- price in what the account counts takes it past every limit.
-local function total_of(state, lines, which, place)
-  local total, coins = 0, 0
-  for _, line in ipairs(lines) do
-    local releases = line.terms.times * line[which][place]
-    if releases > 0 then
-      total = total + (price_of(state, line.terms) or LARGEST + 1) * releases
-    end
-    coins = coins + line.terms.coins * releases
-  end
-  return total, coins
+  return price
 end
 
 local function remaining(state)
   return math.max(0, state.limit - state.spent)
 end
 
--- The shares of a request: each account that pays for it, the lines that it pays for, and the place in the chain that
--- says how many of their questions. The client and its group pay for all lines; a block for those that name it, and for
--- the questions that are new to the lineage.
+-- The shares of a request: each account that pays for it, and the place in the chain that says how many questions of its
+-- lines. The client and its group pay for all lines; a block for those that name it, and for the questions that are new
+-- to the lineage. Requests of one payer at the same terms have the same.
 local function shares_of(request)
-  local chain, shares, share_of = request.payer.chain, {}, {}
-  for place = 1, #chain - 1 do
-    shares[place] = {account = chain[place], lines = request.lines, place = place}
-  end
-  for _, line in ipairs(request.lines) do
-    for _, block in ipairs(line.terms.blocks) do
-      if not share_of[block] then
-        share_of[block] = {account = block, lines = {}, place = #chain}
-        shares[#shares + 1] = share_of[block]
+  local payer, lines = request.payer, request.lines
+  local shares = #lines == 1 and payer.shares[lines[1].terms]
+  if not shares then
+    local chain, seen = payer.chain, {}
+    shares = {}
+    for place = 1, #chain - 1 do
+      shares[place] = {account = chain[place], place = place, inner = true}
+    end
+    for _, line in ipairs(lines) do
+      for _, block in ipairs(line.terms.blocks) do
+        if not seen[block] then
+          seen[block] = true
+          shares[#shares + 1] = {account = block, place = #chain}
+        end
       end
-      table.insert(share_of[block].lines, line)
+    end
+    if #lines == 1 then
+      payer.shares[lines[1].terms] = shares
     end
   end
   return shares
 end
 
-local function accepts(state, terms)
+local function accepts(account, terms)
+  local state = account.state
   return (state.accepts ~= 'gaussian' or terms.kind == 'gaussian') and (state.takes_claims or terms.kind ~= 'unproven')
-    and price_of(state, terms) ~= nil
+    and price_of(account, terms) <= LARGEST
 end
 
 -- What an account refuses of its share of a request.
-local function refusal(share)
-  local account, lines, place = share.account, share.lines, share.place
+local function refusal(share, lines)
+  local account, place, total, coins = share.account, share.place, 0, 0
   local state = account.state
   for _, line in ipairs(lines) do
-    if line.at_most[place] > 0 and not accepts(state, line.terms) then
-      return {'not-accepted', account.scope, line.terms.cost, account.name}
+    local terms, questions = line.terms, at_most(line, place)
+    if questions > 0 and (share.inner or terms.pays[account]) then
+      if not accepts(account, terms) then
+        return {'not-accepted', account.scope, terms.cost, account.name}
+      end
+      total = total + price_of(account, terms) * terms.times * questions
+      coins = coins + terms.coins * terms.times * questions
     end
   end
-  local total, coins = total_of(state, lines, 'at_most', place)
   if coins > 0 and state.coined + coins > state.coins then
     return {'coins', account.scope, account.name}
   elseif total > 0 and state.spent + total > state.limit then
@@ -476,8 +324,8 @@ local function refusal(share)
   return nil
 end
 
--- Decides on a request; writes nothing. Returns the number that it got when it came before, or nothing, and a refusal,
--- or the digits of its lines and the refusal of an account that cannot pay.
+-- Decides on a request; writes nothing. Returns the number that it got when it came before, or nothing; and a refusal of
+-- the request, or that of an account that cannot pay.
 local function decide(call, request, forced)
   local refused = authorize(call, request, forced)
   if refused then
@@ -488,49 +336,55 @@ local function decide(call, request, forced)
   if refused then
     return nil, refused
   end
-  local seen, digits, chain, unpaid = {}, {}, request.payer.chain, nil
-  for place, line in ipairs(request.lines) do
-    line.new_to = look_up(call, chain, line.questions, seen)
-    digits[place] = table.concat(line.new_to)
-    count_new(line, chain)
+  if not call.paid then
+    read_paid(call)
+  end
+  for _, line in ipairs(request.lines) do
+    look_up(call, request, line)
+    request.is_new = request.is_new or line.new[1] > 0
   end
   request.shares = shares_of(request)
-  if not forced then
+  local unpaid = nil
+  if request.is_new and not forced then
     for _, share in ipairs(request.shares) do
-      unpaid = unpaid or refusal(share)
+      unpaid = unpaid or refusal(share, request.lines)
     end
   end
-  return earlier, nil, digits, unpaid
+  return earlier, nil, unpaid
 end
 
 -- Reads what `pay` will add to, so that it cannot fail half-way.
-local function check_payable(share)
-  local account, lines, place = share.account, share.lines, share.place
-  account.total, account.total_coins = total_of(account.state, lines, 'new', place)
-  if account.state.spent + account.total > LARGEST then
-    malformed('a charge takes an account past 2^53 - 1, or has no price in what it counts')
-  end
+local function check_payable(share, lines)
+  local account, place, total, coins = share.account, share.place, 0, 0
   account.tally = account.tally or {}
   for _, line in ipairs(lines) do
-    local cost = line.terms.cost
-    if line.new[place] > 0 and not account.tally[cost] then
-      local found = redis.call('HGET', account.key, 'n:' .. cost) or '0'
-      account.tally[cost] = stored(found, 'the tally of ' .. account.name)
+    local terms, new = line.terms, line.new[place]
+    if new > 0 and (share.inner or terms.pays[account]) then
+      total = total + price_of(account, terms) * terms.times * new
+      coins = coins + terms.coins * terms.times * new
+      if not account.tally[terms.cost] then
+        local found = redis.call('HGET', account.key, 'n:' .. terms.cost) or '0'
+        account.tally[terms.cost] = stored(found, 'the tally of ' .. account.name)
+      end
     end
+  end
+  account.total, account.total_coins = total, coins
+  if account.state.spent + total > LARGEST then
+    malformed('a charge takes an account past 2^53 - 1, or has no price in what it counts')
   end
 end
 
-local function pay(share)
-  local account, lines, place = share.account, share.lines, share.place
+local function pay(share, lines)
+  local account, place = share.account, share.place
   local state = account.state
   state.spent, state.coined = state.spent + account.total, state.coined + account.total_coins
   for _, line in ipairs(lines) do
-    local new = line.new[place]
-    if new > 0 then
-      account.tally[line.terms.cost] = account.tally[line.terms.cost] + line.terms.times * new
-    end
-    if account.scope == 'block' then
-      state.asked = state.asked + new
+    local terms, new = line.terms, line.new[place]
+    if new > 0 and (share.inner or terms.pays[account]) then
+      account.tally[terms.cost] = account.tally[terms.cost] + terms.times * new
+      if account.scope == 'block' then
+        state.asked = state.asked + new
+      end
     end
   end
 end
@@ -552,17 +406,36 @@ local function mark_paid(call, payer, digest, accounts)
   end
 end
 
+-- Returns the questions of a line that are new, one behind the other, and notes that they are paid for.
+local function mark_new(call, payer, line)
+  for position = line.first, line.last do
+    if call.new_to[position] > 0 then
+      mark_paid(call, payer, call.digests[position], call.new_to[position])
+    end
+  end
+  if line.new[1] == line.last - line.first + 1 then
+    return string.sub(call.questions, (line.first - 1) * DIGEST + 1, line.last * DIGEST)
+  end
+  local questions = {}
+  for position = line.first, line.last do
+    questions[#questions + 1] = call.new_to[position] > 0 and call.digests[position] or nil
+  end
+  return table.concat(questions)
+end
+
 -- Keeps what an admitted request changes, for `write`. Returns the numbers of its first receipt, the lineage's and the
 -- client's, or 0 and 0.
 local function apply_request(call, request, earlier)
-  local payer, first, own = request.payer, 0, 0
-  for _, share in ipairs(request.shares) do
-    check_payable(share)
+  local payer, lines, first, own = request.payer, request.lines, 0, 0
+  if request.is_new then
+    for _, share in ipairs(request.shares) do
+      check_payable(share, lines)
+    end
+    for _, share in ipairs(request.shares) do
+      pay(share, lines)
+    end
   end
-  for _, share in ipairs(request.shares) do
-    pay(share)
-  end
-  for _, line in ipairs(request.lines) do
+  for _, line in ipairs(lines) do
     if line.new[1] > 0 then
       for _, account in ipairs(payer.chain) do
         account.state.seq = account.state.seq + 1
@@ -572,23 +445,18 @@ local function apply_request(call, request, earlier)
           block.state.seq = block.state.seq + 1
         end
       end
-      local entry = {number = call.lineage.state.seq, own = payer.client and payer.client.state.seq or 0, line = line,
-        payer = payer, time = request.time, questions = {}}
+      line.number, line.own = call.lineage.state.seq, payer.client and payer.client.state.seq or 0
+      line.payer, line.time, line.questions = payer, request.time, mark_new(call, payer, line)
       if first == 0 then
-        first, own = entry.number, entry.own
+        first, own = line.number, line.own
       end
-      call.entries[#call.entries + 1] = entry
-      for position, accounts in ipairs(line.new_to) do
-        if accounts > 0 then
-          entry.questions[#entry.questions + 1] = line.questions[position]
-          mark_paid(call, payer, line.questions[position], accounts)
-        end
-      end
+      call.entries[#call.entries + 1] = line
     end
   end
-  if request.key and not earlier then
+  if request.key ~= '' and not earlier then
     payer.client.requests[request.key] = request.body .. text(own)
     payer.client.kept = payer.client.kept + 1
+    call.keeps = true
   end
   return first, own
 end
@@ -609,15 +477,25 @@ local function standing(shares)
   return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), rho, epsilon}, ' ')
 end
 
+-- Returns the place of how the accounts of these shares stand, which `charge_each` writes when nothing changes any more.
+local function place_of_standing(call, shares)
+  local place = call.places[shares]
+  if not place then
+    place = #call.standings + 1
+    call.places[shares], call.standings[place] = place, shares
+  end
+  return place
+end
+
 local function write_account(account, ...)
-  local state, fields = account.state, {}
+  local state, fields = account.state, {...}
+  for name, value in pairs({spent = state.spent, coined = state.coined, asked = state.asked}) do
+    fields[#fields + 1], fields[#fields + 2] = name, text(value)
+  end
   for cost, releases in pairs(account.tally or {}) do
-    fields[#fields + 1] = 'n:' .. cost
-    fields[#fields + 1] = text(releases)
+    fields[#fields + 1], fields[#fields + 2] = 'n:' .. cost, text(releases)
   end
   in_slices('HSET', account.key, fields, 2)
-  redis.call('HSET', account.key, 'spent', text(state.spent), 'coined', text(state.coined),
-    'asked', text(state.asked), ...)
 end
 
 local function number_of_terms(call, terms)
@@ -633,17 +511,17 @@ local function number_of_terms(call, terms)
 end
 
 local function write_receipts(call, asker)
-  for place, entry in ipairs(call.entries) do
-    local line, payer = entry.line, entry.payer
+  for place, line in ipairs(call.entries) do
+    local payer, number, own = line.payer, text(line.number), text(line.own)
     local client, grouped = payer.client, #payer.chain == 3
-    redis.call('XADD', call.keys.receipts, text(entry.number) .. '-' .. text(entry.own),
+    redis.call('XADD', call.keys.receipts, number .. '-' .. own,
       'client', client and client.number or '0', 'group', grouped and payer.chain[2].number or '0',
-      'terms', number_of_terms(call, line.terms), 'microseconds', entry.time,
-      'questions', table.concat(entry.questions), 'group_questions', grouped and text(line.new[2]) or '0',
-      'lineage_questions', text(line.new[#line.new]), 'service', asker.number, 'link', place == 1 and call.link or '')
+      'terms', number_of_terms(call, line.terms), 'microseconds', line.time,
+      'questions', line.questions, 'group_questions', grouped and text(line.new[2]) or '0',
+      'lineage_questions', text(line.new[#payer.chain]), 'service', asker.number, 'link', place == 1 and call.link or '')
     if client then
       -- A mere index: that it takes no further entry must not leave the charge half done.
-      redis.pcall('XADD', client.receipts, text(entry.own) .. '-' .. text(entry.number), '', '')
+      redis.pcall('XADD', client.receipts, own .. '-' .. number, '', '')
     end
   end
 end
@@ -656,9 +534,11 @@ local function write_requests(account)
       redis.call('RENAME', account.young, account.old)
     end
   end
+  local fields = {}
   for key, entry in pairs(account.requests) do
-    redis.call('HSET', account.young, key, entry)
+    fields[#fields + 1], fields[#fields + 2] = key, entry
   end
+  in_slices('HSET', account.young, fields, 2)
 end
 
 -- Uses every right that will be needed, and looks whether idempotency keys have to be forgotten.
@@ -713,35 +593,55 @@ local function write(call, asker)
   end
 end
 
+local function reply(call, outcome, standing, first, own)
+  local replies, at = call.replies, #call.replies
+  replies[at + 1], replies[at + 2], replies[at + 3], replies[at + 4] = outcome, standing or '', first or '', own or ''
+end
+
+-- Decides on a request, keeps what it changes, and replies.
 local function charge_request(call, request, forced)
-  local earlier, refused, digits, unpaid = decide(call, request, forced)
+  local earlier, refused, unpaid = decide(call, request, forced)
   if refused or unpaid then
-    return refused or unpaid
+    reply(call, refused or unpaid)
+  else
+    local first, own = apply_request(call, request, earlier)
+    call.charged = true
+    reply(call, earlier or '', place_of_standing(call, request.shares), text(first), text(own))
   end
-  local first, own = apply_request(call, request, earlier)
-  return {'charged', earlier or '', standing(request.shares), text(first), text(own), unpack(digits)}
+end
+
+-- What the store and the lineage are like, for a caller to say that its writes cover all of it.
+local function state_of(call, mark)
+  return mark .. ' ' .. text(call.lineage.state.seq)
 end
 
 -- Decides on each request for itself: one whose payer's keys cannot be read fails alone.
 local function charge_each(keys, args, asker, forced)
-  local call, replies, wrote = read_call(keys, args), {}, false
+  local call, standings = read_call(keys, args), {}
   if asker.id == '' or #word(call.link) ~= 32 then
     malformed('a charge is a service\'s, and has a link')
   elseif asker.writes ~= args.writes then
     return {'stale'}
   end
-  for place, request in ipairs(call.requests) do
-    local ok, reply, line = attempt(charge_request, call, request, forced)
-    if not ok and reply == 'regroup' then -- before anything is written
+  call.places, call.standings, call.replies = {}, {}, {'', '', standings}
+  for _, request in ipairs(call.requests) do
+    local ok, failed, line = attempt(charge_request, call, request, forced)
+    if failed == 'regroup' then -- before anything is written
       return regrouped(call)
+    elseif not ok then
+      reply(call, {string.upper(failed), line})
     end
-    replies[place] = ok and reply or {string.upper(reply), line}
-    wrote = wrote or replies[place][1] == 'charged'
   end
-  if wrote then -- a free question, too: whoever answers it relies on its having been paid for durably
-    write(call, asker)
+  if call.charged then
+    if forced or call.keeps or #call.entries > 0 or args.covered ~= state_of(call, args.mark) then
+      write(call, asker)
+    end
+    call.replies[1], call.replies[2] = state_of(call, args.mark), table.concat(call.new_to)
   end
-  return replies
+  for place, shares in ipairs(call.standings) do
+    standings[place] = standing(shares)
+  end
+  return call.replies
 end
 
 local function charge(keys, args, asker)
@@ -755,13 +655,13 @@ end
 local function quote(keys, args)
   local call = read_call(keys, args)
   local request = call.requests[1] or malformed('nothing is asked')
-  local ok, problem, refused, digits, unpaid = pcall(decide, call, request, false)
+  local ok, problem, refused, unpaid = pcall(decide, call, request, false)
   if not ok then
     return type(problem) == 'table' and problem.word == 'regroup' and regrouped(call) or error(problem, 0)
   elseif refused then
     return refused
   end
-  return {'quoted', unpaid or '', standing(request.shares), unpack(digits)}
+  return {'quoted', unpaid or '', standing(request.shares), table.concat(call.new_to)}
 end
 
 -- Whether a client, or of none anybody, has paid for all of these questions.

@@ -93,6 +93,8 @@ class Witness:
     def __init__(self, acknowledged: Acknowledged) -> None:
         """Know what was acknowledged before."""
         self.known = acknowledged
+        self.covered = b""
+        """What the store replied to the newest charge that wrote: see `call.lua`. It ends with this process."""
 
     @classmethod
     def fresh(cls, lineage: str) -> "Witness":

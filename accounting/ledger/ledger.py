@@ -25,7 +25,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from itertools import dropwhile, zip_longest
+from itertools import dropwhile
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -247,7 +247,9 @@ class Ledger(Accounts):
                 # A journal that cannot be written to must refuse before the store charges, not after.
                 witness.check()
                 known = witness.known
-                keys, arguments, groups = wire.charge_call(requests, self._groups, writes=known.writes, link=known.link)
+                keys, arguments, groups = wire.charge_call(
+                    requests, self._groups, writes=known.writes, link=known.link, covered=witness.covered
+                )
                 replies, writes = await self.store.call(
                     lineage,
                     function,
@@ -264,6 +266,7 @@ class Ledger(Accounts):
                     # Before anything is answered, and whatever becomes of the other requests.
                     if writes > known.writes:
                         witness.note(writes, receipts)
+                        witness.covered = replies[0]
                     return charges
         raise LedgerBusy
 
@@ -302,16 +305,28 @@ def _read_each(
     """
     charges: list[Charge | LedgerError] = []
     receipts: list[Receipt] = []
-    for request, group, reply in zip_longest(requests, groups, replies[: len(requests)]):
+    _, digits, stood, *parts = replies
+    start = 0
+    for place, (request, group) in enumerate(zip(requests, groups, strict=True)):
         decision: Charge | LedgerError
+        end = start
+        for line in request.lines:
+            end += len(line.questions)
         try:
             decision = wire.read_charge(
-                request, group, reply, acknowledged.service, b"" if receipts else acknowledged.link
+                request,
+                group,
+                parts[wire.PARTS * place : wire.PARTS * (place + 1)],
+                digits[start:end],
+                stood,
+                acknowledged.service,
+                b"" if receipts else acknowledged.link,
             )
         except LedgerError as error:
             decision = error
         except UNREADABLE as error:
             decision = unreadable(request.lineage, error)
+        start = end
         if isinstance(decision, Charge):
             receipts += decision.receipts
         charges.append(decision)

@@ -19,7 +19,7 @@
 -- Lua's numbers are IEEE doubles, which hold these exactly; a sum or product beyond 2^53 may be rounded, but rounding is
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `owner.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its
+-- The library is this file, `owner.lua`, `call.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its
 -- functions' names follow from its source, so that services of two releases run side by side. A lineage is written in
 -- one format; one in any other is refused here. A word stands in its place where the owner had the lineage forgotten.
 

@@ -15,8 +15,10 @@ bounded memory: whether something was paid for the store is asked.
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import structs
 
 from dpserve.accounting.ledger.backups import batches
 from dpserve.accounting.ledger.errors import (
@@ -152,7 +154,7 @@ async def reconcile(
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
         group = await _group_of(ledger, lineage, declaration.client)
-        await ledger.apply([replace(declaration, group=group)])
+        await ledger.apply([structs.replace(declaration, group=group)])
     releases = declared.releases if declared is not None else 0
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
     details = {"put_back": charged, "declared": releases, "services": services}

@@ -61,7 +61,7 @@ RIGHTS = "~dpserve:* +@read +@write +@scripting +@connection +time +waitaof -@da
 _SENT = ("SADD", "SMEMBERS", "HSET", "HMGET")
 """The commands on the ledger's keys that are sent beside those that the library calls."""
 
-_PARTS = ("library", "owner", "charge", "recovery")
+_PARTS = ("library", "owner", "call", "charge", "recovery")
 _OURS = "DPSERVE"
 """Prefix of the library's own errors."""
 

@@ -101,8 +101,7 @@ def key_digest(api_key: str) -> bytes:
     return hashlib.sha256(api_key.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """Questions of a request that are charged at the same terms; a question that occurs twice is charged once."""
 
     terms: Terms
@@ -132,8 +131,7 @@ class Idempotency:
         return hashlib.sha256(self.body_digest + msgspec.json.encode(terms)).digest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRequest:
+class LedgerRequest(Struct, frozen=True):
     """A request to charge all of its lines or none: a `Chargeable` one, or receipts put back.
 
     `client` is empty where the lineage alone pays. `key` is a digest of the idempotency key, of 16 bytes however long
@@ -157,8 +155,8 @@ class LedgerRequest:
             others = [block for block in paying(line.terms.blocks) if block not in blocks]
             if others:
                 named = tuple(block for block in others if block != UNNAMED)
-                lines.append(replace(line, terms=structs.replace(line.terms, blocks=named)))
-        return replace(self, lines=tuple(lines))
+                lines.append(Line(structs.replace(line.terms, blocks=named), line.questions))
+        return structs.replace(self, lines=tuple(lines))
 
 
 class Chargeable(Protocol):
@@ -267,21 +265,20 @@ class Balance:
         return least
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(Struct, frozen=True):
     """An admitted request.
 
     `receipts` has one for each line of which a question was new to the client, in order: at most one for rows. `free`
     says of each question, by position, whether it cost the client nothing. `earlier` is the number of the client's
-    receipt that the same request got when it came before, by its idempotency key, or None. `balance` is how both
-    accounts stood then. `charged` is what the client's account was charged, in what it counts; the lineage's, where it
-    alone pays.
+    receipt that the same request got when it came before, by its idempotency key, or None. `balance` is how the
+    accounts stood after the call. `charged` is what the client's account was charged, in what it counts; the lineage's,
+    where it alone pays.
     """
 
     receipts: tuple[Receipt, ...]
     free: tuple[bool, ...]
     earlier: int | None
-    balance: Balance = field(compare=False)
+    balance: Balance
     charged: int = 0
 
     @property

@@ -80,7 +80,7 @@ Kind = TypeVar("Kind", bound=Account, covariant=True)
 
 @dataclass(frozen=True)
 class AccountKeys(Generic[Kind]):
-    """The names of the keys of one account, of which there are four kinds: see `charge.lua`.
+    """The names of the keys of one account, of which there are four kinds: see `call.lua`.
 
     `contents` are those of every key but the account: none of them is there before it is opened. questions: the set of
     those that a client or group paid for after somebody else. receipts: the index of a client's. requests: a client's
@@ -197,18 +197,19 @@ Groups = Mapping[tuple[str, str], str]
 
 
 def charge_call(
-    requests: Sequence[LedgerRequest], groups: Groups, *, writes: int = 0, link: bytes = b""
+    requests: Sequence[LedgerRequest], groups: Groups, *, writes: int = 0, link: bytes = b"", covered: bytes = b""
 ) -> tuple[list[str], dict[str, Any], list[str]]:
     """Return the keys, without the services, and arguments of `charge`, `apply` and `quote`, for requests of one
     lineage; and the group that pays for each request, or nothing.
 
-    `writes` and `link`: of the service that asks. What requests have in common is sent once.
+    `writes`, `link` and `covered`: of the service that asks. What requests have in common is sent once.
     """
     lineage = requests[0].lineage
     keys = dict.fromkeys(_keys_of_charges(lineage))
     payers: dict[tuple[str, str, bytes], int] = {}
     terms: dict[Terms, int] = {}
-    asked: list[dict[str, Any]] = []
+    asked: list[Any] = []
+    questions: list[bytes] = []
     groups_paying: list[str] = []
     for request in requests:
         client, group = request.client, request.group
@@ -220,21 +221,22 @@ def charge_call(
             payers[payer] = len(payers) + 1
             if client:
                 keys |= dict.fromkeys(_keys_of_payer(lineage, client, group))
-        lines = []
+        key, body = (binary(request.key), binary(request.fingerprint)) if request.key else ("", "")
+        asked += (payers[payer], str(request.microseconds), body, key, len(request.lines))
         for line in request.lines:
-            keys |= dict.fromkeys(_keys_of_blocks(lineage, line.terms.blocks))
             number = terms.setdefault(line.terms, len(terms) + 1)
-            lines.append({"terms": number, "questions": binary(b"".join(line.questions))})
-        sent: dict[str, Any] = {"payer": payers[payer], "time": str(request.microseconds), "lines": lines}
-        if request.key:
-            sent |= {"key": binary(request.key), "body": binary(request.fingerprint)}
-        asked.append(sent)
+            asked += (number, len(line.questions))
+            questions += line.questions
+    for line_terms in terms:
+        keys |= dict.fromkeys(_keys_of_blocks(lineage, line_terms.blocks))
     arguments = {
         "writes": writes,
+        "covered": binary(covered),
         "link": binary(link),
         "remembered": IDEMPOTENCY_KEYS // 2,
         "payers": list(starmap(_payer, payers)),
         "terms": list(map(attrgetter("arguments"), terms)),
+        "questions": binary(b"".join(questions)),
         "requests": asked,
     }
     return list(keys), arguments, groups_paying
@@ -247,26 +249,36 @@ def _payer(client: str, group: str, digest: bytes) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode({name: value for name, value in named.items() if value}))
 
 
-def read_charge(
-    request: LedgerRequest, group: str, reply: Sequence[Any], service: str, link: bytes
-) -> Charge | LedgerError:
-    """Read what the function `charge` replied to one request of a client in `group`.
+PARTS = 4
+"""Parts of the reply of `charge` to one request."""
 
-    `link`: of the call, if no receipt before has it.
+
+def read_charge(
+    request: LedgerRequest,
+    group: str,
+    reply: Sequence[Any],
+    digits: bytes,
+    stood: Sequence[bytes],
+    service: str,
+    link: bytes,
+) -> Charge | LedgerError:
+    """Read the parts of what `charge` replied to one request of a client in `group`.
+
+    digits: of its questions. stood: how accounts stand. `link`: of the call, if no receipt before has it.
     """
-    if reply[0] != b"charged":
-        return _undecided_reply(request, reply)
-    _, earlier, stood, first, own, *digits = reply
-    balance, charged = _balance(stood), 0
+    outcome, place, first, own = reply
+    if isinstance(outcome, list):
+        return _undecided_reply(request, outcome)
+    balance, charged = _balance(stood[place - 1]), 0
     currency = balance.budget.currency
-    sequence, number, receipts = int(first), int(own), list[Receipt]()
-    accounts = b"%d" % (1 + bool(request.client) + bool(group))
-    for line, bits in zip(request.lines, digits, strict=True):
-        if len(bits) != len(line.questions):
-            raise ValueError("the reply has another number of questions")
-        new = tuple(compress(line.questions, map(_FREE.__ne__, bits)))
-        if not new:
+    sequence, number, receipts, end = int(first), int(own), list[Receipt](), 0
+    for line in request.lines:
+        start, end = end, end + len(line.questions)
+        bits = digits[start:end]
+        free = bits.count(b"0")
+        if free == len(bits):
             continue
+        new = tuple(compress(line.questions, map(_FREE.__ne__, bits))) if free else line.questions
         price = line.terms.price if currency is RHO else currency.price(line.terms.cost)
         charged += (price or 0) * line.terms.times * len(new)
         receipts.append(
@@ -278,7 +290,7 @@ def read_charge(
                 terms=line.terms,
                 microseconds=request.microseconds,
                 questions=new,
-                lineage_questions=bits.count(accounts),
+                lineage_questions=bits.count(b"3" if group else b"2" if request.client else b"1"),
                 group=group,
                 group_questions=len(new) - bits.count(b"1") if group else 0,
                 service=service,
@@ -286,22 +298,26 @@ def read_charge(
             )
         )
         sequence, number, link = sequence + 1, number + bool(request.client), b""
-    free = tuple(map(_FREE.__eq__, b"".join(digits)))
-    return Charge(tuple(receipts), free, int(earlier) if earlier else None, balance, charged)
+    if len(digits) != end:
+        raise ValueError("the reply has another number of questions")
+    is_free = tuple(map(_FREE.__eq__, digits))
+    return Charge(tuple(receipts), is_free, int(outcome) if outcome else None, balance, charged)
 
 
 def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerError:
     """Read what the function `quote` replied."""
     if reply[0] != b"quoted":
         return _undecided_reply(request, reply)
-    _, refused, standing, *digits = reply
-    balance, total = _balance(standing), 0
+    _, refused, standing, digits = reply
+    balance, total, start = _balance(standing), 0, 0
     currency = balance.budget.currency
     if any(currency.price(line.terms.cost) is None for line in request.lines):
         currency = RHO  # it is refused; what it costs is said all the same
-    for line, bits in zip(request.lines, digits, strict=True):
+    for line in request.lines:
+        bits = digits[start : start + len(line.questions)]
+        start += len(bits)
         total += (currency.price(line.terms.cost) or 0) * line.terms.times * (len(bits) - bits.count(b"0"))
-    free = tuple(map(_FREE.__eq__, b"".join(digits)))
+    free = tuple(map(_FREE.__eq__, digits))
     pays = all(balance.budget.pays_for(line.terms.cost) for line in request.lines)
     shown_cost, words = None, f"costs {currency.words(total)}"
     if pays:
@@ -358,6 +374,7 @@ def _budget_of(limit: int, accepts: str, delta: str) -> Budget:
     return Budget(limit, cast(Accepts, accepts), float(delta))
 
 
+@lru_cache(maxsize=4096)
 def _balance(text: bytes) -> Balance:
     spent, limit, accepts, delta, highest, rho, epsilon = text.decode().split(" ")
     budget = _budget_of(int(limit), accepts, delta)

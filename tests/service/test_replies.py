@@ -6,7 +6,6 @@ The check itself is checked: on a service that swaps two replies of a batch it f
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import httpx
 import msgspec
@@ -60,7 +59,7 @@ class Misreporting(Shuffled):
         results = await super()._answer_batch(batch)
         balances = [result.charge.balance for result in results if isinstance(result, Prediction)][::-1]
         return [
-            msgspec.structs.replace(result, charge=replace(result.charge, balance=balances.pop(0)))
+            msgspec.structs.replace(result, charge=msgspec.structs.replace(result.charge, balance=balances.pop(0)))
             if isinstance(result, Prediction)
             else result
             for result in results

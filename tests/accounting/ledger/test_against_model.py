@@ -101,9 +101,12 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert (new, got.free.count(False), new_to_lineage) == (own, len(own), len(shared))
         free = [one not in own or one in request.questions[:place] for place, one in enumerate(request.questions)]
         assert list(got.free) == free
-        account = self.model.clients[request.client]
-        assert got.balance.spent == account.spent
-        assert got.balance.shared_left == self.model.shared_left(request.client)
+
+    def check_balance(self, request: ChargeRequest, got: Charge | LedgerError) -> None:
+        """It is as the account stands after the call."""
+        if isinstance(got, Charge):
+            assert got.balance.spent == self.model.clients[request.client].spent
+            assert got.balance.shared_left == self.model.shared_left(request.client)
 
     @rule(service=services, client=clients, asked=rows, cost=st.sampled_from(COSTS), body=bodies)
     def charge(self, service: int, client: str, asked: list[str], cost: Cost, body: str) -> None:
@@ -112,6 +115,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         before = dump(self.url, self.lineage)
         (got,) = self.runner.run(self.ledgers[service].charge_batch([request]))
         self.check(request, got)
+        self.check_balance(request, got)
         if isinstance(got, LedgerRefusal):
             assert dump(self.url, self.lineage) == before
 
@@ -122,8 +126,10 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def charge_several(self, service: int, asked: list[tuple[str, list[str], Cost, str]]) -> None:
         requests = [self.request(*one) for one in asked]
         self.seen += requests
-        for request, got in zip(requests, self.runner.run(self.ledgers[service].charge_batch(requests)), strict=True):
-            self.check(request, got)
+        decisions = self.runner.run(self.ledgers[service].charge_batch(requests))
+        for check in (self.check, self.check_balance):
+            for request, got in zip(requests, decisions, strict=True):
+                check(request, got)
 
     @rule(client=clients, asked=rows, cost=st.sampled_from(COSTS), body=bodies)
     def quote(self, client: str, asked: list[str], cost: Cost, body: str) -> None:

@@ -216,9 +216,17 @@ def _act(**changes: Any) -> dict[str, Any]:
 
 
 BUDGET = {"limit": 5, "accepts": "any", "delta": "1e-6", "coins": 0}
-CHARGE: dict[str, Any] = {"remembered": 10, "payers": [], "terms": [], "requests": [], "link": binary(bytes(32))}
-LINE = {"terms": 1, "questions": binary(bytes(16))}
-REQUEST = {"payer": 1, "time": "1", "lines": [LINE]}
+TERMS = {"packed": "x", "cost": "x", "price": 1, "times": 1, "coins": 0, "is_model": False, "blocks": [""]}
+LINE = [1, 1]
+REQUEST = [1, "1", "", "", 1, *LINE]
+CHARGE: dict[str, Any] = {
+    "remembered": 10,
+    "payers": [{}],
+    "terms": [TERMS],
+    "questions": binary(bytes(16)),
+    "requests": REQUEST,
+    "link": binary(bytes(32)),
+}
 
 
 @pytest.mark.parametrize(
@@ -229,11 +237,18 @@ REQUEST = {"payer": 1, "time": "1", "lines": [LINE]}
         ("charge", CHARGE | {"link": "short"}),
         ("charge", CHARGE | {"payers": [{"client": 7}]}),
         ("charge", CHARGE | {"payers": [{"client": "ann"}]}),
-        ("charge", CHARGE | {"requests": [REQUEST]}),
-        ("charge", CHARGE | {"payers": [{}], "requests": [REQUEST]}),
-        ("charge", CHARGE | {"payers": [{}], "terms": [{"packed": "x", "cost": "x", "price": -1}]}),
-        ("charge", CHARGE | {"payers": [{}], "requests": [REQUEST | {"lines": []}]}),
-        ("charge", CHARGE | {"payers": [{}], "requests": [REQUEST | {"lines": "many"}]}),
+        ("charge", CHARGE | {"payers": []}),
+        ("charge", CHARGE | {"terms": []}),
+        ("charge", CHARGE | {"terms": [TERMS | {"price": -1}]}),
+        ("charge", CHARGE | {"terms": [TERMS | {"blocks": []}]}),
+        ("charge", CHARGE | {"questions": "short"}),
+        ("charge", CHARGE | {"questions": binary(bytes(32))}),
+        ("charge", CHARGE | {"requests": [1, "1", "", "key", 1, *LINE]}),
+        ("charge", CHARGE | {"requests": [1, "1", "", "", 0]}),
+        ("charge", CHARGE | {"requests": [1, "1", "", "", "many", *LINE]}),
+        ("charge", CHARGE | {"requests": [1, "1", "", "", 2, *LINE]}),
+        ("charge", CHARGE | {"requests": [*REQUEST, 1]}),
+        ("charge", CHARGE | {"requests": [1, "1", "", "", 2, *LINE, 1, 0]}),
         ("open_lineage", {"act": _act(), "budget": BUDGET | {"limit": -5}, "created": "0.0"}),
         ("open_lineage", {"act": _act(hash="hash"), "budget": BUDGET, "created": "0.0"}),
         ("open_lineage", {"act": _act(by=None), "budget": BUDGET, "created": "0.0"}),
@@ -242,7 +257,7 @@ REQUEST = {"payer": 1, "time": "1", "lines": [LINE]}
         ("set_budget", {"act": _act(known="4"), "id": "client:nobody", "budget": BUDGET}),
         ("restore", {"kind": "hash", "width": 3, "words": ["limit", "1"]}),
         ("restore", {"kind": "hash", "width": 2, "words": "limit"}),
-        ("apply", CHARGE | {"requests": [REQUEST]}),
+        ("apply", CHARGE | {"requests": [2, *REQUEST[1:]]}),
     ],
 )
 async def test_a_malformed_call_changes_nothing(
@@ -259,6 +274,17 @@ async def test_a_malformed_call_changes_nothing(
         await _raw(books, lineage, function, own, {"writes": known.writes, **arguments})
     assert _contents(store, lineage) == before
     assert _contents(store, f"{lineage}-new") == {}
+
+
+async def test_the_call_that_they_are_changes_of_is_charged(books: Ledger, store: "redis.Redis[bytes]") -> None:
+    lineage = new_lineage()
+    await _opened(books, lineage)
+    keys, known = LineageKeys(lineage), books.witness(lineage).known
+    before = _contents(store, lineage)
+    await _raw(
+        books, lineage, "charge", [keys.services, keys.account, *keys.contents], {"writes": known.writes, **CHARGE}
+    )
+    assert _contents(store, lineage) != before
 
 
 async def test_a_store_without_memory_still_takes_rights_away(

@@ -15,7 +15,7 @@ from dpserve.accounting.ledger import EmbeddedStore, Ledger, LedgerUnavailable, 
 from dpserve.accounting.ledger.backups import backup, restore
 from dpserve.accounting.ledger.verification import verify
 
-from .conftest import asking, new_lineage, open_accounts, read_journals, releases
+from .conftest import asking, dump, new_lineage, open_accounts, read_journals, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +61,27 @@ async def test_a_call_whose_reply_was_lost_is_found_by_the_next(
     if journals:
         (journal,) = read_journals(tmp_path)
         assert list(journal.receipts) == receipts
+
+
+async def test_what_is_free_is_written_unless_the_services_own_newest_write_covers_it(
+    store_url: str, lineage: str
+) -> None:
+    """Whoever answers it relies on its being paid for: a store that lost that must be older than the service knows."""
+
+    async def wrote(ledger: Ledger) -> bool:
+        before = dump(store_url, lineage)
+        assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is None
+        return dump(store_url, lineage) != before
+
+    async with await Ledger.connect(store_url) as one, await Ledger.connect(store_url) as other:
+        await open_accounts(one, lineage, releases(9), ann=releases(9), bob=releases(9))
+        await one.charge(asking(lineage, "ann", "1"))
+        assert [await wrote(one) for _ in range(2)] == [False, False]
+        assert [await wrote(other) for _ in range(3)] == [True, False, False]
+        assert not await wrote(one)
+        await other.charge(asking(lineage, "bob", "1"))
+        assert [await wrote(one) for _ in range(2)] == [True, False]
+        assert not await wrote(other)
 
 
 async def test_a_call_that_was_given_up_is_not_done_after_a_later_one(store_url: str, lineage: str) -> None:
