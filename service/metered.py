@@ -180,7 +180,7 @@ class MeteredPredictor(Predictor):
         for place, arrival in enumerate(batch):
             decisions.append(refused[place] if place in refused else next(charges))
             charged += [isinstance(decisions[-1], Charge)] * arrival.rows
-        answers = self._release(phi, sensitivity, words, np.flatnonzero(charged), traced)
+        answers = self._release(phi, sensitivity, words, charged, traced)
         return _predictions(batch, decisions, answers, None if noise is None else Uncertainty(noise, answers))
 
     def _requests(
@@ -190,13 +190,14 @@ class MeteredPredictor(Predictor):
         requests: list[ChargeRequest] = []
         refused: dict[int, Refusal] = {}
         inside, start = in_range(sensitivity), 0
+        all_inside = inside.all()
         for place, arrival in enumerate(batch):
             rows = slice(start, start + arrival.rows)
             start = rows.stop
             late = self.late(arrival.caller, arrival.deadline)
             if late is not None:
                 refused[place] = late
-            elif not inside[rows].all():
+            elif not (all_inside or inside[rows].all()):
                 row = int(np.argmin(inside[rows]))
                 refused[place] = InvalidRows(f"row {row} is too large to be answered: no noise hides it", row)
             else:
@@ -204,20 +205,22 @@ class MeteredPredictor(Predictor):
         return requests, refused
 
     def _release(
-        self, phi: Floats, sensitivity: Floats, words: KeyedRandomness, charged: Integers, traced: Sequence[Timeline]
+        self, phi: Floats, sensitivity: Floats, words: KeyedRandomness, charged: list[bool], traced: Sequence[Timeline]
     ) -> Floats:
         """Return the answers (n, C) to the rows that were charged, and 1 elsewhere.
 
         A refusal looks at no logits, and takes no time that depends on any.
         """
         answers = np.ones((len(phi), len(self.head.certificate.classes)))
-        if len(charged):
-            logits = self.head.logits(phi[charged])
+        if any(charged):
+            rows: slice | Integers = slice(None)
+            if not all(charged):  # each row's words follow from its question, so that no other row's noise changes
+                rows = np.flatnonzero(charged)
+                words = words.for_rows(rows.tolist())
+            logits = self.head.logits(phi[rows])
             for timed in traced:
                 timed.end("logits")
-            # Each row's words follow from its question, so leaving rows out changes no other row's noise.
-            noise = words if len(charged) == len(phi) else words.for_rows(charged.tolist())
-            answers[charged] = self.mechanism.release(logits, sensitivity[charged], noise)
+            answers[rows] = self.mechanism.release(logits, sensitivity[rows], words)
             for timed in traced:
                 timed.end("noise")
         return answers

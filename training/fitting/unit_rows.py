@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dpserve.accounting.arrays import Floats, Integers, Singles
+from dpserve.accounting.arrays import Floats, Integers
 from dpserve.training.exact.products import on_grid, squared_lengths
 from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.rows import MappedRows
-from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.sums import Rows
 
 GRID = 2**28
@@ -43,25 +42,13 @@ def rows_of(feature_map: FeatureMap) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Map rows (n, d) to their directions u = phi/||phi||, (n, D), in STEP: rounded towards zero, 32 bits hold them."""
+    """Map rows (n, d) to their directions u = phi/||phi||, (n, D)."""
 
     features: Callable[[Floats], Floats]
 
-    def __call__(self, X: Floats) -> Singles:
+    def __call__(self, X: Floats) -> Floats:
         """Return the directions."""
-        rows = unit(self.features(X))
-        rows /= STEP
-        np.trunc(rows, out=rows)
-        rows *= STEP
-        return rows.astype(np.float32)
-
-
-def phi_of(rows: Any) -> Floats | CutRows:
-    """Return rows that sums keep as models take phi: of rows on cuts their codes, or else dense ones."""
-    if isinstance(rows, CutRows):
-        return rows
-    dense: Floats = (rows if isinstance(rows, np.ndarray) else rows.toarray()).astype(np.float64)
-    return dense
+        return unit(self.features(X))
 
 
 def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
@@ -75,7 +62,7 @@ def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
     kept = math.sqrt(1 - count**2)
     if isinstance(u, np.ndarray):
         with_count = np.empty((len(u), u.shape[1] + bool(count)))
-        np.multiply(u, kept, out=with_count[:, : u.shape[1]], dtype=np.float64)
+        np.multiply(u, kept, out=with_count[:, : u.shape[1]])
         with_count[:, u.shape[1] :] = count * _SHRINK
         dense: Integers = grid_terms(with_count, weights).sum(axis=0).astype(np.int64)
         return dense
