@@ -28,6 +28,7 @@ from dpserve.training.exact.products import (
     squared_lengths,
 )
 from dpserve.training.fitting.around import SparseCentred
+from dpserve.training.fitting.dense_around import DenseCentred
 from dpserve.training.inputs.sums import BLOCK, Sums
 
 Activation = Literal["tanh", "relu"]
@@ -38,7 +39,10 @@ MOST_SHARDS = 2**11
 SUM_ERROR = 2.0**-13
 """Largest distance, in clipping norms, by which rounding moves two neighbours' sums apart."""
 
-Inputs = Floats | SparseCentred
+Centred = SparseCentred | DenseCentred
+"""Rows around a mean."""
+
+Inputs = Floats | Centred
 """The first layer's inputs: (n, width)."""
 
 _NORM_ERROR = 2.0**-30
@@ -109,7 +113,7 @@ class Network:
     ) -> Floats:
         """Return the sum (size,) of the records' gradients of cross-entropy, each scaled to norm at most clip_norm.
 
-        inputs: (n, widths[0]), dense or sparse around a mean; labels: (n,). weights: (n,), by which each is
+        inputs: (n, widths[0]), as they are or around a mean; labels: (n,). weights: (n,), by which each is
         multiplied after that. Values that are not finite, or beyond 2^200, count as 0, and a record whose gradient has
         no finite norm all the same contributes nothing.
 
@@ -135,7 +139,7 @@ class Network:
             for (layer, biases), (a, d) in zip(views, factors, strict=True):
                 if weights is not None:
                     d = d * weights[block, None]
-                if isinstance(a, SparseCentred):
+                if isinstance(a, Centred):
                     layer += a.summed(d)
                 elif start == 0:
                     np.matmul(a.T, d, out=layer)
@@ -158,18 +162,18 @@ class Network:
             if finite.all():
                 yield a, d * scales
             else:
-                # A sparse row is finite, and no longer than `length`, whatever the parameters are.
-                kept = a if isinstance(a, SparseCentred) else np.where(finite[:, None], a, 0.0)
+                # A row around a mean is finite, and no longer than `length`, whatever the parameters are.
+                kept = a if isinstance(a, Centred) else np.where(finite[:, None], a, 0.0)
                 yield kept, np.where(finite[:, None], d, 0.0) * scales
 
     def gradient_factors(self, parameters: Floats, inputs: Inputs, labels: Labels) -> list[tuple[Inputs, Floats]]:
         """Return the input a and the loss's gradient d at the output, of each layer, first layer first, on grids.
 
-        Rows that are sparse around a mean are on the grid of their feature map, and stay there.
+        Rows around a mean are on the grid of their feature map, and stay there.
         """
         layers = [(matrix_on_grid(weights), biases) for weights, biases in self.layers(parameters)]
         with np.errstate(over="ignore", invalid="ignore"):
-            first: Inputs = inputs if isinstance(inputs, SparseCentred) else on_grid(inputs)
+            first: Inputs = inputs if isinstance(inputs, Centred) else on_grid(inputs)
             hidden: list[Floats] = []
             values = first
             for weights, biases in layers[:-1]:
@@ -194,10 +198,10 @@ class Network:
 
 
 def _squared_lengths(rows: Inputs) -> Floats:
-    return rows.squared_lengths if isinstance(rows, SparseCentred) else squared_lengths(rows)
+    return rows.squared_lengths if isinstance(rows, Centred) else squared_lengths(rows)
 
 
 def _affine(rows: Inputs, weights: Floats, biases: Floats) -> Floats:
-    z = rows.product(weights) if isinstance(rows, SparseCentred) else product(rows, weights)
+    z = rows.product(weights) if isinstance(rows, Centred) else product(rows, weights)
     z += biases
     return z

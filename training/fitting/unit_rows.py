@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dpserve.accounting.arrays import Floats, Integers
+from dpserve.accounting.arrays import Floats, Integers, Singles
 from dpserve.training.exact.products import on_grid, squared_lengths
 from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.rows import MappedRows
+from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.sums import Rows
 
 GRID = 2**28
@@ -42,13 +43,25 @@ def rows_of(feature_map: FeatureMap) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Map rows (n, d) to their directions u = phi/||phi||, (n, D)."""
+    """Map rows (n, d) to their directions u = phi/||phi||, (n, D), in STEP: rounded towards zero, 32 bits hold them."""
 
     features: Callable[[Floats], Floats]
 
-    def __call__(self, X: Floats) -> Floats:
+    def __call__(self, X: Floats) -> Singles:
         """Return the directions."""
-        return unit(self.features(X))
+        rows = unit(self.features(X))
+        rows /= STEP
+        np.trunc(rows, out=rows)
+        rows *= STEP
+        return rows.astype(np.float32)
+
+
+def phi_of(rows: Any) -> Floats | CutRows:
+    """Return rows that sums keep as models take phi: of rows on cuts their codes, or else dense ones."""
+    if isinstance(rows, CutRows):
+        return rows
+    dense: Floats = (rows if isinstance(rows, np.ndarray) else rows.toarray()).astype(np.float64)
+    return dense
 
 
 def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
@@ -62,7 +75,7 @@ def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
     kept = math.sqrt(1 - count**2)
     if isinstance(u, np.ndarray):
         with_count = np.empty((len(u), u.shape[1] + bool(count)))
-        np.multiply(u, kept, out=with_count[:, : u.shape[1]])
+        np.multiply(u, kept, out=with_count[:, : u.shape[1]], dtype=np.float64)
         with_count[:, u.shape[1] :] = count * _SHRINK
         dense: Integers = grid_terms(with_count, weights).sum(axis=0).astype(np.int64)
         return dense

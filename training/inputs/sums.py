@@ -16,8 +16,10 @@ certified head's tolerance bounds them, DP-SGD counts the rounding of sums, and 
 by exact or singly rounded operations.
 """
 
+import math
 import mmap
 import os
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,9 +29,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from dpserve.accounting.arrays import Floats, Integers, Mask
+from dpserve.accounting.arrays import Floats, Integers, Mask, Singles
 from dpserve.training.errors import TrainingError
 
 MOST_RECORDS = 2**24
@@ -40,7 +43,10 @@ BLOCK = 1024
 """Records whose terms are computed at once."""
 
 KEPT = 2**29
-"""Bytes of records and their features that a machine keeps; features beyond that are computed for every sum."""
+"""Bytes of records and their features that a machine keeps in memory.
+
+Dense features beyond that are kept in a file; others, by codes or without their zeros, are computed for every sum.
+"""
 
 ONE_THREAD = ThreadpoolController()
 """`ONE_THREAD.limit(limits=1)` is a context in which a product of matrices takes one thread."""
@@ -56,13 +62,20 @@ OnCount = Callable[[int], None]
 class Rows:
     """A row as a term sees it. make: a function of rows (m, d) that returns (m, k), each row from its row alone.
 
-    A shard keeps what was made last, if there is room, as long as it is asked for with the same object, or a copy.
-    view: what a term gets of a block of what was made; None for the block itself. It is not kept.
+    A shard keeps what was made last, and what that was made of, as long as it is asked for with the same object, or a
+    copy. view: what a term gets of a block of what was made; None for the block itself. It is not kept.
+    source: what it is made of; None for the records' rows.
     """
 
     make: Callable[[Floats], Any]
     key: bytes = field(default_factory=lambda: os.urandom(16))
     view: Callable[[Any], Any] | None = None
+    source: "Rows | None" = None
+
+    @property
+    def keys(self) -> set[bytes]:
+        """Its key, and those of what it is made of."""
+        return {self.key} | (set() if self.source is None else self.source.keys)
 
 
 ROWS = Rows(lambda X: X, b"rows")
@@ -75,12 +88,16 @@ class Shard:
     units: (n,), the index of each record's privacy unit among all; None where every record is one.
     """
 
-    def __init__(self, X: Floats, y: Integers, weights: Floats | None = None, units: Integers | None = None) -> None:
+    def __init__(
+        self, X: Floats | Singles, y: Integers, weights: Floats | None = None, units: Integers | None = None
+    ) -> None:
         """Take the records."""
         self.X, self.y, self.weights, self.units = X, y, weights, units
         self.room = KEPT
         self.kept: dict[Any, Any] = {}
         """Values that terms keep from one sum to the next."""
+        self.made: dict[bytes, Any] = {}
+        """Rows by their keys, in memory or, beyond the room, in a file without a name."""
 
     def __len__(self) -> int:
         """Number of records."""
@@ -88,39 +105,73 @@ class Shard:
 
     def blocks(self, rows: Rows = ROWS, taken: Mask | None = None) -> Iterator[tuple[Any, Integers, Floats | None]]:
         """Yield what is made of BLOCK records at a time, their classes, and their weights. taken: (n,), of which."""
-        whole = self.X if rows is ROWS or rows.key == ROWS.key else self._whole(rows)
+        whole = self._whole(rows)
         picked = None if taken is None or taken.all() else np.flatnonzero(taken)
         for start in range(0, len(self) if picked is None else len(picked), BLOCK):
             block = slice(start, start + BLOCK) if picked is None else picked[start : start + BLOCK]
-            made = rows.make(np.array(self.X[block])) if whole is None else whole[block]
+            made = self._block(rows, block) if whole is None else whole[block]
             if rows.view is not None:
                 made = rows.view(made)
             yield made, self.y[block], None if self.weights is None else self.weights[block]
-        _forget_pages(self.X)
+        for each in (self.X, *self.made.values()):
+            if isinstance(each, np.ndarray):
+                _forget_pages(each)
+
+    def _block(self, rows: Rows, block: Any) -> Any:
+        """Return what is made of some rows."""
+        if rows.source is None:
+            return rows.make(np.array(self.X[block]))
+        source = self._whole(rows.source)
+        return rows.make(self._block(rows.source, block) if source is None else source[block])
 
     def _whole(self, rows: Rows) -> Any:
-        """Return what is made of all rows, if there is room for it."""
-        if not len(self):
-            return None
-        if self.kept.get("rows") != rows.key:
-            first = rows.make(self.X[:1])
-            sparse = scipy.sparse.issparse(first)
-            bytes_of_row = first.data.nbytes + first.indices.nbytes if sparse else first.nbytes
-            if bytes_of_row * len(self) > self.room:
+        """Return what is made of all rows; None where that is not kept, for lack of room."""
+        if rows.key == ROWS.key:
+            return self.X
+        if rows.key not in self.made and len(self):
+            self.made = {key: whole for key, whole in self.made.items() if key in rows.keys}
+            first = self._block(rows, slice(0, 1))
+            fits = _memory_of(first) * len(self) <= self.room - sum(map(_memory_of, self.made.values()))
+            blocks = (self._block(rows, slice(start, start + BLOCK)) for start in range(0, len(self), BLOCK))
+            if isinstance(first, np.ndarray):
+                shape = (len(self), *first.shape[1:])
+                whole = np.empty(shape, first.dtype) if fits else _in_file(shape, first.dtype)
+                if whole is None:
+                    return None
+                for index, block in enumerate(blocks):
+                    whole[index * BLOCK : (index + 1) * BLOCK] = block
+            elif fits:
+                whole = _joined(list(blocks))
+            else:
                 return None
-            parts = [rows.make(self.X[start : start + BLOCK]) for start in range(0, len(self), BLOCK)]
-            self.kept |= {"rows": rows.key, "whole": _joined(parts)}
-        return self.kept["whole"]
+            self.made[rows.key] = whole
+        return self.made.get(rows.key)
+
+
+def _memory_of(rows: Any) -> int:
+    """Return how much memory rows take that lie in none of `_in_file`."""
+    if isinstance(rows, np.memmap):
+        return 0
+    arrays = (rows.data, rows.indices) if hasattr(rows, "indices") else (rows,)
+    return sum(array.nbytes for array in arrays)
+
+
+def _in_file(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an array in a file without a name, as the records of a table are in; None where the disk has no room."""
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
+        except OSError:
+            return None
+        return np.memmap(file, dtype, "r+", shape=shape)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Return rows one behind the other: dense, sparse, or of a class that joins its own."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
+    """Return rows one behind the other: sparse, or of a class that joins its own."""
     return scipy.sparse.vstack(parts, format="csr") if scipy.sparse.issparse(parts[0]) else parts[0].joined(parts)
 
 
-def _forget_pages(X: Floats) -> None:
+def _forget_pages(X: NDArray[Any]) -> None:
     """Give back the memory of rows that lie in a file: they are read again when they are looked at."""
     base = X
     while isinstance(base.base, np.ndarray):
@@ -197,7 +248,7 @@ def _in_order(compute: Callable[[Any], Any], each: Iterator[Any]) -> Iterator[An
 
 
 def of_rows(
-    X: Floats,
+    X: Floats | Singles,
     y: Integers,
     weights: Floats | None = None,
     units: Integers | None = None,

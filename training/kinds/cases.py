@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from dpserve.accounting.arrays import Floats, Labels
+from dpserve.accounting.arrays import Floats, Labels, Singles
 from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
 from dpserve.training.exact.quantised import norms, quantised
 from dpserve.training.features import rules
@@ -175,7 +175,7 @@ class Heads:
     _records: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
     _asked: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
     _weights: dict[tuple[FeatureMap, float], Floats] = field(default_factory=dict, repr=False)
-    _directions: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
+    _directions: dict[FeatureMap, Singles] = field(default_factory=dict, repr=False)
 
     def asked(self, chosen: FeatureMap) -> Floats:
         """phi of the rows asked: (m, D)."""
@@ -183,7 +183,7 @@ class Heads:
             self._asked[chosen] = chosen(self.case.asked, chosen.public_tensors())
         return self._asked[chosen]
 
-    def directions(self, chosen: FeatureMap, directions_of: Callable[[Floats, FeatureMap], Floats]) -> Floats:
+    def directions(self, chosen: FeatureMap, directions_of: Callable[[Floats, FeatureMap], Singles]) -> Singles:
         """Return what a function makes of the records before it knows the budget, (n, D): always the same function."""
         if chosen not in self._directions:
             # Of one map at a time, as the records below.

@@ -35,7 +35,6 @@ before.
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol, Self
@@ -134,8 +133,9 @@ class Calibrated(Protocol):
         """The number of classes."""
         ...
 
-    def logits(self, X: Floats) -> Floats:
-        """Return the model's logits (m, C) of rows (m, d): see `calibrated`."""
+    @property
+    def logits(self) -> Rows:
+        """The model's logits (m, C), as sums see them: see `calibrated`."""
         ...
 
     def with_calibration(self, calibration: Calibration) -> Self:
@@ -173,13 +173,11 @@ def calibration_in(numbers: Floats, certificate: "ReleaseCertificate") -> Calibr
     return calibration
 
 
-def calibrated(
-    records: Sums, logits_of: Callable[[Floats], Floats], classes: int, mu: float, randomness: Randomness
-) -> Calibration:
+def calibrated(records: Sums, logits: Rows, classes: int, mu: float, randomness: Randomness) -> Calibration:
     """Release a calibration of mu for a model that was released, on the records that it was trained on.
 
-    logits_of: the model's logits (m, C) of rows (m, d), each a function of its row and of released numbers, bit for
-    bit. Raises TrainingError for too many records.
+    logits: the model's (m, C), each row a function of a record and of released numbers, bit for bit.
+    Raises TrainingError for too many records.
     """
     check_count(sum(records.lengths))
     vector = law(mu, classes)
@@ -188,12 +186,11 @@ def calibrated(
     noisy_counts = vector.release_part(counts, randomness) / COUNTS_PART
     shares = log_shares(noisy_counts, noise / COUNTS_PART)
     bound = counted(noisy_counts, noise / COUNTS_PART, shares)
-    rows = Rows(logits_of)
     log_scale, weight = -math.inf, 1.0
     ends = []
     for place in range(ROUNDS):
         term = functools.partial(
-            round_term, rows=rows, scale=math.exp(log_scale), weight=weight, shares=shares, bound=bound
+            round_term, rows=logits, scale=math.exp(log_scale), weight=weight, shares=shares, bound=bound
         )
         total = records.total(term)
         noisy = vector.release_part(total / _GRID, randomness) / ROUND_PART

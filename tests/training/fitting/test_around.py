@@ -10,12 +10,13 @@ from dpserve.training.features.maps import Bins, Quantiles
 from dpserve.training.features.quantiles import QuantileRelease
 from dpserve.training.features.rows import MappedRows
 from dpserve.training.fitting.around import CLOSEST, SparseCentred, around, on_steps
+from dpserve.training.fitting.dense_around import DenseCentred
 from dpserve.training.fitting.network import SUM_ERROR, Network
 from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.inputs.sums import Rows, of_rows
 from dpserve.training.kinds.class_sums.sums import centre_of, sparse_sums_of, sums_of
-from dpserve.training.kinds.dpsgd.centre import inputs_around, sum_of_rows
+from dpserve.training.kinds.dpsgd.centre import sum_of_rows
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 from tests.seeded import Seeded
@@ -58,7 +59,8 @@ def test_rows_around_a_mean_are_the_dense_ones(MAP, seed):
     np.testing.assert_allclose(rows.summed(factors), dense.T @ factors, atol=1e-12)
     assert (np.linalg.norm(dense, axis=1) <= np.sqrt(rows.squared_lengths) * (1 + 2.0**-50)).all()
     far = distances > 1.5 * CLOSEST
-    np.testing.assert_allclose(dense[far], inputs_around(mean, directions_of(X, MAP), 4.0)[far], atol=1e-5)
+    drawn = DenseCentred(directions_of(X, MAP), mean, 4.0)
+    np.testing.assert_allclose(dense[far], (drawn.apart * drawn.scales[:, None])[far], atol=1e-5)
 
 
 @each_map
@@ -89,7 +91,7 @@ def test_the_clipped_sum_is_the_dense_one(MAP, hidden):
     mean = on_steps(MAP(X, {}).mean(axis=0))
     for clip_norm in (1e-3, 1.0, 100.0):
         sparse = network.clipped_sum(parameters, SparseCentred(MAP.compact(X), mean, 4.0), y, clip_norm)
-        dense = network.clipped_sum(parameters, inputs_around(mean, directions_of(X, MAP), 4.0), y, clip_norm)
+        dense = network.clipped_sum(parameters, DenseCentred(directions_of(X, MAP), mean, 4.0), y, clip_norm)
         assert np.linalg.norm(sparse - dense) <= 1e-4 * np.linalg.norm(dense)
 
 
@@ -169,7 +171,7 @@ def test_the_view_of_rows_leaves_what_was_made_of_them(MAP):
     assert plain is not first
     dense = plain.toarray() if MAP is MAPS[0] else plain.dense()
     assert (dense == MAP(X, {})).all()
-    assert len(records.shards[0].kept) == 2
+    assert len(records.shards[0].made) == 1
 
 
 def records_of(MAP, seed, count):

@@ -12,7 +12,7 @@ from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.errors import TrainingError
-from dpserve.training.inputs.sums import of_rows
+from dpserve.training.inputs.sums import Rows, of_rows
 from dpserve.training.pay_once import calibration
 from dpserve.training.pay_once.calibration import (
     CALIBRATION,
@@ -111,7 +111,7 @@ def test_neighbours_differ_by_no_more_than_the_proof_says(monkeypatch):
                 return answers[len(asked) - 1]
 
             monkeypatch.setattr(calibration.GaussianVector, "release_part", release_part)
-            calibrated(of_rows(logits[:count], y[:count]), same, classes, 0.2, words(0))
+            calibrated(of_rows(logits[:count], y[:count]), Rows(same), classes, 0.2, words(0))
             return asked
 
         one, other = exact_parts(n), exact_parts(n - 1)
@@ -147,7 +147,7 @@ def test_a_wrong_temperature_is_mended(factor, classes):
     logits, y = labelled(8000, classes, 2.0, seed=classes)
     whole = Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit
     records, asked, mu = slice(0, 5000), slice(5000, 8000), mu_for(share_of(whole))
-    found = calibrated(of_rows(factor * logits[records], y[records]), same, classes, mu, words(7))
+    found = calibrated(of_rows(factor * logits[records], y[records]), Rows(same), classes, mu, words(7))
     more = 0.05 if factor < 0.3 else 0.02
     assert log_loss(found(factor * logits[asked]), y[asked]) <= log_loss(logits[asked], y[asked]) + more
 
@@ -164,7 +164,7 @@ def test_on_noise_nobody_is_sure(n, more):
     mu = mu_for(share_of(Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit))
     worst = max(
         log_loss(
-            calibrated(of_rows(logits[:n], y[:n]), same, 3, mu, words(seed))(logits[n:]),
+            calibrated(of_rows(logits[:n], y[:n]), Rows(same), 3, mu, words(seed))(logits[n:]),
             y[n:],
         )
         for seed in range(3)
@@ -184,7 +184,7 @@ def test_noisy_shares_are_drawn_towards_even_ones():
 def test_too_many_records_are_refused_before_anything_is_released(monkeypatch):
     monkeypatch.setattr("dpserve.training.inputs.sums.MOST_RECORDS", 9)
     with pytest.raises(TrainingError, match="at most 9 records, not 10"):
-        calibrated(of_rows(np.zeros((10, 2)), np.zeros(10, dtype=np.int64)), same, 2, mu_for(10**9), words(0))
+        calibrated(of_rows(np.zeros((10, 2)), np.zeros(10, dtype=np.int64)), Rows(same), 2, mu_for(10**9), words(0))
 
 
 def test_its_numbers_are_what_a_bundle_holds():
@@ -211,7 +211,7 @@ def test_scale_and_shares_do_not_run_away_where_both_pull_alike(signal, lean, no
         return log_loss(numbers[0] * logits + numbers[1] * shares, y)
 
     least = scipy.optimize.minimize(loss, [0.1, 1.0], method="Nelder-Mead").fun
-    found = calibrated(of_rows(logits, y), same, 2, 0.05, words(0))
+    found = calibrated(of_rows(logits, y), Rows(same), 2, 0.05, words(0))
     assert log_loss(found(logits), y) < least + 0.03
 
 
@@ -222,7 +222,7 @@ def test_a_rare_class_does_not_make_probabilities_surer_than_records_say():
     gap = 2 * generator.standard_normal(len(y)) + 3 * y - 8
     logits = np.stack([-gap / 2, gap / 2], axis=1)
     records, asked = slice(0, 10_000), slice(10_000, None)
-    found = calibrated(of_rows(logits[records], y[records]), same, 2, 0.5, words(1))
+    found = calibrated(of_rows(logits[records], y[records]), Rows(same), 2, 0.5, words(1))
     sides = np.array([-0.5, 0.5])
     best = min(
         log_loss(scale * logits[asked] + offset * sides, y[asked])

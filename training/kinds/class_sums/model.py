@@ -29,6 +29,7 @@ from dpserve.mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from dpserve.mechanisms.elementary import row_sums, softmax
 from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.training.devices import NUMPY, Arithmetic, Matrix, matrices
+from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.fitting.unit_rows import SHORTEST_ROW
 from dpserve.training.kinds.class_sums.shrinkage import shrunk, unit_rows
 from dpserve.training.kinds.class_sums.sums import mean_of
@@ -98,7 +99,11 @@ class ReleasedClassSums:
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C), before calibration."""
-        return self._scores.products(self.certificate.feature_map(X, self._public))
+        return self.logits_of(self.certificate.feature_map(X, self._public))
+
+    def logits_of(self, phi: Floats | CutRows) -> Floats:
+        """Return the logits (n, C) of phi(x), (n, D), before calibration."""
+        return self._scores.products(phi)
 
     @functools.cached_property
     def _public(self) -> dict[str, Matrix]:

@@ -1,6 +1,5 @@
 """The steps of class sums: the centre, the sums, and gradient steps from their directions."""
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,12 +15,13 @@ from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.around import around
-from dpserve.training.fitting.unit_rows import Directions, rows_of
+from dpserve.training.fitting.dense_around import dense_around
+from dpserve.training.fitting.unit_rows import Directions, phi_of, rows_of
 from dpserve.training.inputs.records import Records
 from dpserve.training.inputs.sums import Rows, Sums
 from dpserve.training.kinds.class_sums import continued
 from dpserve.training.kinds.class_sums.model import ReleasedClassSums
-from dpserve.training.kinds.class_sums.sums import CentredRows, centre_of, mean_of, sparse_sums_of, sums_of
+from dpserve.training.kinds.class_sums.sums import centre_of, mean_of, sparse_sums_of, sums_of
 from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import CanaryRun, Coins, columns_of, included_records, one_hot
 from dpserve.training.pay_once.chain import ModelStep, PublicNumbers
@@ -41,6 +41,7 @@ CENTRE_NOISE = 0.1
 class Training:
     """A training of class sums on its way. constants: (C,), what gradient steps add to the logits.
 
+    rows: the directions of the records' rows, as sums see them, which are kept from step to step.
     records_declared: about how many records there are, None where that is not known. coins: of canaries, if there are
     any. progress: is told how many rows are done, of two passes over them.
     """
@@ -48,6 +49,7 @@ class Training:
     records: Records
     model: ReleasedClassSums
     constants: Floats
+    rows: Rows
     records_declared: int | None = None
     coins: Coins | None = None
     progress: Callable[[int], None] = field(default=lambda _: None)
@@ -67,14 +69,11 @@ class Training:
         """The model's."""
         return self.model.certificate.feature_map
 
-    @functools.cached_property
-    def rows(self) -> Rows:
-        """The directions of the records' rows."""
-        return rows_of(self.feature_map)
-
-    def logits(self, X: Floats) -> Floats:
-        """Return the model's logits (m, C) of rows (m, d), before calibration."""
-        return self.model.logits(X) + self.constants
+    @property
+    def logits(self) -> Rows:
+        """The model's logits (m, C) before calibration, of the directions that are kept."""
+        model, constants = self.model, self.constants  # a term takes them along to where the records are
+        return Rows(lambda kept: model.logits_of(phi_of(kept)) + constants, source=self.rows)
 
     def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with the calibration of these logits."""
@@ -215,7 +214,7 @@ CENTRE, TOTALS, DESCENT = Centre(), ClassTotals(), Descent()
 
 def _centred(rows: Rows, mean: Floats, feature_map: FeatureMap) -> Rows:
     """Return rows around a mean, as steps see them."""
-    return around(rows, mean) if feature_map.has_compact_rows else Rows(CentredRows(rows.make, mean))
+    return (around if feature_map.has_compact_rows else dense_around)(rows, mean)
 
 
 def _canary_sums(state: Training) -> Floats:
@@ -257,4 +256,6 @@ def begun(
     if coins is not None:
         model = replace(model, canaries=CanaryRun(coins, {}))
     constants = np.zeros(len(records.declaration.classes))
-    return Training(records, model, constants, records_declared, coins, progress)
+    return Training(
+        records, model, constants, rows_of(model.certificate.feature_map), records_declared, coins, progress
+    )

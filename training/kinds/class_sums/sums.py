@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,18 +16,6 @@ from dpserve.training.inputs.sums import Rows, Shard, Sums
 COUNT_COORDINATE = 0.2
 SPARSE_LENGTH = 1.0 - 2.0**-12
 """The length of v for a sparse row (`sparse_sums_of`)."""
-
-
-@dataclass(frozen=True, eq=False)
-class CentredRows:
-    """Map rows (n, d) to their directions around the mean, v = (u - m)/||u - m||, (n, D)."""
-
-    directions: Callable[[Floats], Floats]
-    mean: Floats
-
-    def __call__(self, X: Floats) -> Floats:
-        """Return them."""
-        return unit(self.directions(X) - self.mean)
 
 
 def centre_of(records: Sums, rows: Rows, progress: Callable[[int], None] = lambda _: None) -> Floats:

@@ -9,8 +9,6 @@ last bit, drawing them to unit length makes a whole vector of that bit: so featu
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.fitting.unit_rows import GRID, term_sum, unit
+from dpserve.training.fitting.unit_rows import GRID, term_sum
 from dpserve.training.inputs.sums import Rows, Shard, Sums
 
 
@@ -57,24 +55,3 @@ def mean_of(noisy_sum: Floats, records_declared: int, feature_map: FeatureMap) -
     """
     mean = feature_map.possible_mean(noisy_sum / records_declared)
     return mean / max(1.0, float(np.linalg.norm(mean)))
-
-
-def inputs_around(centre: Floats, rows: Floats, length: float) -> Floats:
-    """Return what the first layer sees of mapped rows (n, D): around the centre (D,), of this length, (n, D).
-
-    Each row is computed alone. One that lies on the centre is zero.
-    """
-    return unit(unit(rows) - centre) * length
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Map rows (n, d) to the inputs of the first layer, (n, D)."""
-
-    directions: Callable[[Floats], Floats]
-    centre: Floats
-    length: float
-
-    def __call__(self, X: Floats) -> Floats:
-        """Return the inputs."""
-        return inputs_around(self.centre, self.directions(X), self.length)

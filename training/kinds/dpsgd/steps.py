@@ -1,6 +1,5 @@
 """The steps of DP-SGD: the centre, and all noisy gradient steps as one release."""
 
-import functools
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, cast
@@ -14,13 +13,13 @@ from dpserve.accounting.messages import Message
 from dpserve.mechanisms import wide_gaussian
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
-from dpserve.training.features.maps import Quantiles
 from dpserve.training.fitting.around import around, on_steps
-from dpserve.training.fitting.network import Network, check_shards
-from dpserve.training.fitting.unit_rows import rows_of
+from dpserve.training.fitting.dense_around import dense_around
+from dpserve.training.fitting.network import Network
+from dpserve.training.fitting.unit_rows import phi_of
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.sums import ROWS, OnCount, Rows, Sums, of_rows
-from dpserve.training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
+from dpserve.training.inputs.sums import ROWS, OnCount, Rows, Sums
+from dpserve.training.kinds.dpsgd.centre import centre_release, mean_of, sum_of_rows
 from dpserve.training.kinds.dpsgd.descent import descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.kinds.dpsgd.noisy_step import StepCanaries, grid_step, private_step
@@ -38,44 +37,32 @@ if TYPE_CHECKING:
 class Training:
     """A training by DP-SGD on its way.
 
-    directions: of the records' rows, (n, D), where they are known already. coins: of canaries, if there are any.
-    progress: is told how many steps are done.
+    mapped, rows: sums of the records, and how they see their rows' directions, which are kept from step to step. coins:
+    of canaries, if there are any. progress: is told how many steps are done.
     """
 
     records: Records
     model: DpSgdModel
-    directions: Floats | None = None
+    mapped: Sums
+    rows: Rows
     coins: Coins | None = None
     progress: OnCount = field(default=lambda _: None)
-
-    @property
-    def sums(self) -> Sums:
-        """The records."""
-        return self.records.sums
 
     @property
     def classes(self) -> int:
         """The number of classes."""
         return len(self.model.certificate.classes)
 
-    @functools.cached_property
-    def mapped(self) -> Sums:
-        """The records as `rows` takes them."""
-        mapped = self.sums if self.directions is None else of_rows(self.directions, self.records.y)
-        check_shards(mapped)
-        return mapped
+    @property
+    def sums(self) -> Sums:
+        """The records, as `logits` takes them."""
+        return self.mapped
 
-    @functools.cached_property
-    def rows(self) -> Rows:
-        """The directions of the records' rows."""
-        return ROWS if self.directions is not None else rows_of(self.model.certificate.feature_map)
-
-    def logits(self, X: Floats) -> Floats:
-        """Return the model's logits (m, C) of rows (m, d): the bits that a service gives, for many rows at less."""
-        feature_map = self.model.certificate.feature_map
-        if isinstance(feature_map, Quantiles):
-            return self.model.logits_of(feature_map.compact(X))
-        return self.model.logits(X)
+    @property
+    def logits(self) -> Rows:
+        """The model's logits (m, C), of the directions that are kept."""
+        model = self.model  # a term takes it along to where the records are
+        return Rows(lambda kept: model.logits_of(phi_of(kept)), source=self.rows)
 
     def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with the calibration of these logits in the last layer."""
@@ -154,12 +141,9 @@ class NoisySteps(ModelStep[Training]):
         certificate, network = state.model.certificate, state.model.certificate.network
         parameters = network.initial(certificate.first_weights_seed)
         step = private_step(network, certificate.step_release, randomness)
-        centre, coins = state.model.centre, state.coins
-        if state.directions is None and certificate.feature_map.has_compact_rows:
-            centre = on_steps(centre)
-            inputs = around(state.rows, centre, certificate.input_norm)
-        else:
-            inputs = Rows(Inputs(state.rows.make, centre, certificate.input_norm))
+        centre, coins = on_steps(state.model.centre), state.coins
+        compact = state.rows is not ROWS and certificate.feature_map.has_compact_rows
+        inputs = (around if compact else dense_around)(state.rows, centre, certificate.input_norm)
         joining = None if coins is None else _canaries(coins, certificate)
         seen = np.zeros(0 if joining is None else joining.network.layers(np.empty(joining.network.size))[0][0].size)
 
@@ -192,7 +176,7 @@ def _canaries(coins: Coins, certificate: "DpSgdCertificate") -> StepCanaries:
     sparse = certificate.feature_map.has_compact_rows
     rows = one_hot(number, sparse=sparse)
     nothing = np.zeros(number)
-    inputs = around(rows, nothing, length) if sparse else Rows(Inputs(rows.make, nothing, length))
+    inputs = (around if sparse else dense_around)(rows, nothing, length)
     network, clip_norm = Network((number, classes)), certificate.gradient_clip
     return StepCanaries(
         included_records(coins, classes, number),

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from dpserve.accounting import gaussian_envelope
-from dpserve.accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats, Singles
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.certificate import DeclaredRecords
@@ -15,9 +15,9 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.rows import MappedRows
 from dpserve.training.fields import NAME
 from dpserve.training.fitting.network import check_shards
-from dpserve.training.fitting.unit_rows import Directions
+from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.sums import OnCount, check_count
+from dpserve.training.inputs.sums import ROWS, OnCount, check_count, of_rows
 from dpserve.training.kinds.dpsgd import steps
 from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
 from dpserve.training.kinds.dpsgd.choices import Choices
@@ -106,7 +106,7 @@ def _noise(recipe: DpSgdRecipe, mu: float) -> float:
     return least
 
 
-def directions_of(X: Floats, feature_map: FeatureMap) -> Floats:
+def directions_of(X: Floats, feature_map: FeatureMap) -> Singles:
     """Return the records' rows, mapped and of length 1 or a hair less: (n, D), each a function of its record alone."""
     return Directions(MappedRows(feature_map))(X)
 
@@ -117,7 +117,7 @@ def train_dpsgd(
     lineage: str,
     randomness: Randomness,
     progress: OnCount = lambda _: None,
-    directions: Floats | None = None,
+    directions: Singles | None = None,
     canaries: int | None = None,
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
@@ -133,7 +133,11 @@ def train_dpsgd(
     certificate = certify(recipe, records.declaration, lineage, records.unit, certified)
     tensors, centre = recipe.feature_map.public_tensors(), np.zeros(recipe.feature_map.dimension)
     model = DpSgdModel(certificate, np.empty(0), centre, tensors)
-    begun = steps.Training(records, model, directions, coins, progress)
-    check_shards(begun.mapped)
+    if directions is None:
+        mapped, rows = records.sums, rows_of(recipe.feature_map)
+    else:
+        mapped, rows = of_rows(directions, records.y), ROWS
+    check_shards(mapped)
+    begun = steps.Training(records, model, mapped, rows, coins, progress)
     model = chain.run(certificate.STEPS, begun, certificate, randomness).model
     return replace(model, certificate=model.certificate.with_canaries(model.canaries))

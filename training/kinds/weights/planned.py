@@ -9,7 +9,7 @@ from dpserve.mechanisms.laws import GAUSSIAN
 from dpserve.training.exact.quantised import norms
 from dpserve.training.features import rules
 from dpserve.training.features.rules import FeatureRule
-from dpserve.training.inputs.sums import of_rows
+from dpserve.training.inputs.sums import Rows, of_rows
 from dpserve.training.kinds.cases import weights_move
 from dpserve.training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
 from dpserve.training.pay_once import calibration
@@ -30,7 +30,9 @@ def _released_weights(features: FeatureRule) -> Callable[[Trial], Qualities]:
         rows = of_rows(trial.heads.records(chosen), case.y)
         calibrated = calibration.Calibration.none(case.classes)
         if part:
-            calibrated = calibration.calibrated(rows, lambda phi: phi @ released, case.classes, mu_for(part), words)
+            calibrated = calibration.calibrated(
+                rows, Rows(lambda phi: phi @ released), case.classes, mu_for(part), words
+            )
         phi = trial.heads.asked(chosen)
         answers = softmax(calibrated(phi @ released))
         noise = AnswerNoise(GAUSSIAN, calibrated.scale * law.standard_deviation * norms(phi))

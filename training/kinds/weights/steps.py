@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Self, cast
 
 import numpy as np
 
-from dpserve.accounting.arrays import Floats
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.inputs.records import Records
-from dpserve.training.inputs.sums import Sums
+from dpserve.training.inputs.sums import Rows, Sums
 from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.weights.model import ReleasedWeights
 from dpserve.training.pay_once.calibration import Calibration
@@ -42,9 +41,10 @@ class Training:
         """The number of classes."""
         return len(self.head.certificate.classes)
 
-    def logits(self, X: Floats) -> Floats:
-        """Return the model's logits (m, C) of rows (m, d), before calibration."""
-        return self.model.logits(X)
+    @property
+    def logits(self) -> Rows:
+        """The model's logits (m, C) of rows (m, d), before calibration."""
+        return Rows(self.model.logits)
 
     def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with a calibration."""

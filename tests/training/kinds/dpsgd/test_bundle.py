@@ -16,7 +16,7 @@ from dpserve.training.fitting.unit_rows import unit
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import ROWS, of_rows
 from dpserve.training.kinds.dpsgd.bundle import load_dpsgd, save_dpsgd
-from dpserve.training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_rows
+from dpserve.training.kinds.dpsgd.centre import mean_of, sum_of_rows
 from dpserve.training.kinds.dpsgd.choices import Choices, choices_for
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
@@ -242,9 +242,6 @@ def test_the_centre_is_the_mean_and_moves_by_one_row():
     assert np.allclose(mean_of(total, 5000, IDENTITY), rows.mean(axis=0), atol=1e-9)
     assert np.linalg.norm(mean_of(total, 10, IDENTITY)) <= 1 + 1e-12
     assert np.linalg.norm(total - less) <= 1
-    around = inputs_around(mean_of(total, 5000, IDENTITY), rows * 3, 4.0)
-    assert np.allclose(np.linalg.norm(around, axis=1), 4)
-    assert not inputs_around(np.zeros(7), np.zeros((2, 7)), 4.0).any()
 
 
 def test_of_cuts_the_centre_is_a_mean_that_rows_can_have():
