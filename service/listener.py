@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +64,7 @@ def _keep_freed_memory() -> None:
     Another library has rules of its own, and loses nothing.
     """
     with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
         set_option = ctypes.CDLL(None).mallopt
         set_option(_M_MMAP_THRESHOLD, _LARGEST_BLOCK)
         set_option(_M_TRIM_THRESHOLD, 2 * _LARGEST_BLOCK)
@@ -107,12 +108,14 @@ class Application:
         self._opening = opening
         self._app: ASGIApp | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; open and close on lifespan events."""
-        if scope["type"] != "lifespan":
-            assert self._app is not None
-            await self._app(scope, receive, send)
-            return
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what answers a request, or opens and closes on lifespan events."""
+        if scope["type"] == "lifespan":
+            return self._lifespan(receive, send)
+        assert self._app is not None
+        return self._app(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         asyncio.get_running_loop().set_exception_handler(logs.unforeseen)
         try:

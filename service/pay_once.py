@@ -121,7 +121,7 @@ class _Rows(Waiting, eq=False, kw_only=True):
 
 
 _Computed = tuple[Floats, Uncertainty | None]
-_timeline_of = attrgetter("timeline")
+_timeline_of, _wants_noise = attrgetter("timeline"), attrgetter("noise")
 
 
 class PayOncePredictor(Predictor):
@@ -236,8 +236,9 @@ class PayOncePredictor(Predictor):
             timed.end("batch wait")
         computed: list[_Computed] = []
         X = batch[0].X if len(batch) == 1 else np.concatenate([each.X for each in batch])
-        compute = self._values_and_noise if any(each.noise for each in batch) else self._values
-        values, noise = compute(X) if len(X) <= self._few_rows else await in_thread(compute, X)
+        compute = self._with_noise if any(map(_wants_noise, batch)) else self.answering.values
+        answers = compute(X) if len(X) <= self._few_rows else await in_thread(compute, X)
+        values, noise = answers if isinstance(answers, tuple) else (answers, None)
         start = 0
         for each in batch:
             rows = slice(start, start + each.rows)
@@ -247,10 +248,7 @@ class PayOncePredictor(Predictor):
             timed.end("forward pass")
         return computed
 
-    def _values(self, X: Floats) -> _Computed:
-        return self.answering.values(X), None
-
-    def _values_and_noise(self, X: Floats) -> _Computed:
+    def _with_noise(self, X: Floats) -> tuple[Floats, Uncertainty]:
         values, noise = self.answering.answers(X)
         return values, Uncertainty(noise, values)
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -59,7 +59,7 @@ class RequestMiddleware:
         status, refused = DISCONNECTED, None
         self._in_flight.requests += 1
 
-        async def watched(message: Message) -> None:
+        def watched(message: Message) -> Awaitable[None]:
             nonlocal status, refused
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -67,7 +67,7 @@ class RequestMiddleware:
                     refused = problem_of(message)
                 if added:
                     message["headers"] = [*message.get("headers", ()), *added]
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, watched)

@@ -1,7 +1,6 @@
 """Requests for predictions, of whatever protocol: one way from the bytes of a request to those of its answer."""
 
 from collections.abc import Awaitable, Mapping, Set
-from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -138,9 +137,6 @@ class PredictionEndpoint(Generic[Some]):
         await send({"type": "http.response.body", "body": body})
 
 
-_UNCOUNTED = nullcontext()
-
-
 async def answer(
     predictor: Predictor,
     codec: Codec[Some],
@@ -156,7 +152,7 @@ async def answer(
     """
     client = predictor.certificate.lineage, caller.client
     try:
-        dry_run = bool(header.query) and header.flag("dry_run")
+        dry_run = bool(header.query) and header.flag("dry_run") and isinstance(codec, QuotingCodec)
         if len(body) < SMALL and len(body) <= predictor.small_body:
             request = codec.decode(predictor, header, body)
         else:
@@ -166,13 +162,22 @@ async def answer(
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
-    with bodies.counting(request.X.nbytes, client) if request.X.nbytes >= SMALL else _UNCOUNTED:
-        if not (dry_run and isinstance(codec, QuotingCodec)):
-            return await _charged(predictor, codec, metrics, header, caller, request)
-        known = await predictor.confirm(caller)
-        if request.unencoded and not request.deep:
-            await predictor.encode(known.client, request)
-        return codec.encode_quote(predictor, await predictor.quote(known.client, request))
+    answering = _quoted if dry_run else _charged
+    if request.X.nbytes < SMALL:
+        return await answering(predictor, codec, metrics, header, caller, request)
+    with bodies.counting(request.X.nbytes, client):
+        return await answering(predictor, codec, metrics, header, caller, request)
+
+
+async def _quoted(
+    predictor: Predictor, codec: Any, metrics: Metrics, header: RequestHeader, caller: Caller, request: RowsRequest
+) -> Reply:
+    del metrics, header
+    known = await predictor.confirm(caller)
+    if request.unencoded and not request.deep:
+        await predictor.encode(known.client, request)
+    reply: Reply = codec.encode_quote(predictor, await predictor.quote(known.client, request))
+    return reply
 
 
 async def _charged(

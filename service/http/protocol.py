@@ -30,7 +30,8 @@ from dpserve.service.http.problems import Problem, ProblemType
 LONGEST_HEAD = 64 * 1024
 """Bytes of a request's line and header fields, trailers included."""
 _PIECE = 16 * 1024
-"""Bytes that are read at a time: a head in one packet is not much longer than one in several before it is refused."""
+"""Bytes that are read at a time where a head may be among them: one in one packet is not much longer than one in
+several before it is refused."""
 _AROUND_FIELD = len(": \r\n")
 SECONDS_FOR_HEAD = 30.0
 """Seconds for which a connection may have nothing to answer and a head that is not complete."""
@@ -100,6 +101,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     _ungathered = 0
     """Bytes since the last of which something came of."""
+    _in_body = False
+    """Whether the last that came was a part of a body, so that more of it is likely to follow."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Make one as uvicorn makes it."""
@@ -117,8 +120,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, a piece after the other. Refuse what goes on for too long without becoming a head or a body."""
-        for start in range(0, len(data), _PIECE):
-            piece = data[start : start + _PIECE]
+        start = 0
+        while start < len(data):
+            piece = data[start:] if self._in_body else data[start : start + _PIECE]
+            start += len(piece)
             self._ungathered += len(piece)
             super().data_received(piece)
             if self.transport.is_closing():
@@ -147,7 +152,7 @@ class BoundedHttp(HttpToolsProtocol):
         fields = sum(map(len, chain.from_iterable(self.headers))) + len(self.headers) * _AROUND_FIELD
         if len(self.url) + _AROUND_FIELD + fields > LONGEST_HEAD:
             raise _HeadTooLong
-        self._ungathered = 0
+        self._ungathered, self._in_body = 0, False
         if self._late is not None:
             self._late.cancel()
             self._late = None
@@ -166,6 +171,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._writes.write(b"")
         if self._unanswered:  # none of a connection that is lost
             self._unanswered.popleft()
+        self._in_body = False
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -186,5 +192,5 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
-        self._ungathered = 0
+        self._ungathered, self._in_body = 0, True
         super().on_body(body)

@@ -166,12 +166,54 @@ class _Room:
         if held > self._each or self._left < (0 if length < SMALL else self._each):
             raise Overloaded(1)
 
-    def release(self, length: int, caller: Hashable) -> None:
+    def release(self, length: int, caller: Hashable = None) -> None:
         """Count so many bytes no more."""
         self._left += length
         self._held[caller] = self._held.get(caller, 0) - length
         if not self._held[caller]:
             del self._held[caller]
+
+
+class _Deadline:
+    """Ends blocks that last longer than so many seconds by TimeoutError, one block of a task at a time.
+
+    All have as long, so that one timer is enough: one for each request takes more time than all else that reads it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends: dict[asyncio.Task[Any], float] = {}  # the first to end comes first
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> float:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = task.get_loop()
+        self._ends[task] = end = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(end, self._end_late, loop)
+        return end
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        del self._ends[task]
+        if task in self._late:
+            self._late.remove(task)
+            # Somebody else may have cancelled it as well, who is not to wait.
+            if not task.uncancel() and kind is asyncio.CancelledError:
+                raise TimeoutError
+
+    def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        for task, end in self._ends.items():
+            if end > loop.time():
+                self._timer = loop.call_at(end, self._end_late, loop)
+                return
+            if task not in self._late:
+                self._late.add(task)
+                task.cancel()
 
 
 class Bodies:
@@ -184,7 +226,10 @@ class Bodies:
     def __init__(self, seconds: float = 30.0, together: int = 5 * LARGEST_BODY) -> None:
         """together: of all bodies of this process."""
         self._seconds, self.together = seconds, together
+        self._arriving = _Deadline(seconds)
         self._bodies, self._rows = _Room(together), _Room(together)
+        self.release = self._bodies.release
+        """Count so many bytes of a caller's body no more."""
         self.parsing = Places(1)
 
     @asynccontextmanager
@@ -221,24 +266,26 @@ class Bodies:
         fields: the header's. Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and
         ClientDisconnected.
         """
-        deadline = asyncio.get_running_loop().time() + self._seconds
         # The server has checked that it is a number that it can count to.
         if int(fields.get(b"content-length", 0)) > largest:
-            await _discard(fields, receive, deadline)
+            await _discard(fields, receive, asyncio.get_running_loop().time() + self._seconds)
             raise too_long(largest)
         body = bytearray()  # small parts that are kept, each by itself, would leave the memory in pieces
         more, length = True, 0
         try:
-            async with asyncio.timeout_at(deadline):
+            with self._arriving as deadline:
                 while more:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise ClientDisconnected
-                    part, more = message.get("body", b""), message.get("more_body", False)
+                    part: bytes = message.get("body", b"")
+                    more = message.get("more_body", False)
                     if length + len(part) > largest:
                         raise too_long(largest)
                     length += len(part)
                     self._bodies.take(len(part), length, caller)
+                    if not more and not body:
+                        return part
                     body += part
             return bytes(body)
         except BaseException as error:
@@ -252,10 +299,6 @@ class Bodies:
     def _too_late(self) -> Problem:
         detail = f"the body did not arrive within {self._seconds:g} seconds"
         return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.REQUEST_TIMEOUT)
-
-    def release(self, length: int, caller: Hashable = None) -> None:
-        """Count so many bytes of a body no more."""
-        self._bodies.release(length, caller)
 
 
 def too_long(largest: int) -> Problem:

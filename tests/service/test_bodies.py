@@ -137,3 +137,26 @@ async def test_work_ends_when_its_client_is_gone_and_else_its_outcome_is_given()
     await asyncio.wait([asked])
     assert asked.cancelled()
     assert ended.is_set()
+
+
+async def test_each_of_several_bodies_that_do_not_arrive_is_refused_and_one_that_is_cancelled_ends():
+    bodies = Bodies(seconds=0.05)
+
+    def begin():
+        return asyncio.create_task(bodies.read(FIELDS, asyncio.Event().wait, 10))
+
+    first, second = begin(), begin()
+    await asyncio.sleep(0)
+    cancelled = begin()
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(Problem) as refused:
+        await first
+    third = begin()  # while the second's time runs out, or after
+    for late in (second, third):
+        with pytest.raises(Problem):
+            await late
+    assert refused.value.status == 408
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert await bodies.read(FIELDS, sending(b"1234567890"), 10) == b"1234567890"

@@ -91,11 +91,9 @@ class ReleasedClassSums:
         """
         if self.stepped is not None:
             return self.values(X), _OF_STEPS
-        both = self._both.products(self.certificate.feature_map(X, self._public))
-        classes = both.shape[1] // 2
-        logits = self.calibration(both[:, :classes])
-        noise = self.calibration.scale * self._noise[None, :]
-        return softmax(logits), AnswerNoise(GAUSSIAN, noise, logits=self.calibration(both[:, classes:]))
+        phi = self.certificate.feature_map(X, self._public)
+        logits, released = (self.calibration(each.products(phi)) for each in (self._scores, self._released))
+        return softmax(logits), AnswerNoise(GAUSSIAN, self.calibration.scale * self._noise[None, :], logits=released)
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C), before calibration."""
@@ -119,10 +117,10 @@ class ReleasedClassSums:
         return rounded(TEMPERATURE * self.directions if self.stepped is None else self.stepped)
 
     @functools.cached_property
-    def _both(self) -> CentredProducts:
-        """The logits, and behind them `answers`' r, before calibration."""
+    def _released(self) -> CentredProducts:
+        """`answers`' r, before calibration."""
         released = rounded(TEMPERATURE * self.sums / self._lengths[:, None])
-        return CentredProducts.mean(self.mean, np.vstack([self.weights, released]), self.arithmetic)
+        return CentredProducts.mean(self.mean, released, self.arithmetic)
 
     @functools.cached_property
     def _noise(self) -> Floats:
