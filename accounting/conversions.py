@@ -9,6 +9,7 @@ Assumed of the platform, and tested against 60-digit arithmetic: IEEE doubles; `
 2 units in the last place; `scipy.special.erfcx` and `math.erfc` within a relative 2**-46.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -23,8 +24,6 @@ _ERFCX_ERROR = 2.0**-46
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
 _SMALL_MU = 0.5
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 _ASYMPTOTIC_FROM = 20.0
 _SMALLEST = math.ulp(0.0)
 
@@ -166,7 +165,8 @@ def _log_gaussian_delta(mu: float, epsilon: float) -> float:
     b = a + mu
     if mu <= _SMALL_MU:
         log_density = -a * a / 2 - _LOG_ROOT_TWO_PI
-        log_delta = log_density + math.log(mu * float(_WEIGHTS @ _mills_descent(a + mu * _NODES)))
+        nodes, weights = _nodes_and_weights()
+        log_delta = log_density + math.log(mu * float(weights @ _mills_descent(a + mu * nodes)))
     elif a >= 0:
         log_density = -a * a / 2 - _LOG_ROOT_TWO_PI
         log_delta = log_density + math.log(_mills(a) * (1 + _ERFCX_ERROR) - _mills(b) * (1 - _ERFCX_ERROR))
@@ -180,6 +180,13 @@ def _log_gaussian_delta(mu: float, epsilon: float) -> float:
 def _mills(x: float) -> float:
     """Return Mills' ratio Phi(-x)/phi(x) = sqrt(pi/2) erfcx(x/sqrt 2)."""
     return _ROOT_HALF_PI * float(scipy.special.erfcx(x / math.sqrt(2)))
+
+
+@functools.cache
+def _nodes_and_weights() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return those of Gauss and Legendre on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    return (nodes + 1) / 2, weights / 2
 
 
 def _mills_descent(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import typer
 from anyio.from_thread import start_blocking_portal
@@ -51,7 +51,6 @@ from dpserve.service.listener import (
     url_of,
     when_answering,
 )
-from dpserve.service.metered import MeteredPredictor
 from dpserve.service.models import Models
 from dpserve.service.pay_once import PayOncePredictor
 from dpserve.service.predictor import Predictor
@@ -61,7 +60,6 @@ from dpserve.service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, coun
 from dpserve.service.telemetry.tracing import RequestSpans, configured_tracing
 from dpserve.settings import ServeSettings
 from dpserve.training.errors import TrainingError, extra
-from dpserve.training.exact.questions import MeteredModel
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_of, pay_once
 from dpserve.training.pay_once.model import ReleasedModel
@@ -69,6 +67,7 @@ from dpserve.training.purchases import model_purchase
 
 if TYPE_CHECKING:
     from dpserve.service.rpc.server import GrpcPort
+    from dpserve.training.exact.questions import MeteredModel
 
 _OTHER_FILES = 256
 
@@ -80,7 +79,7 @@ class _Stopped(Exception):
     """The owner told the service to stop before it answered."""
 
 
-Model = MeteredModel | ReleasedModel
+Model: TypeAlias = "MeteredModel | ReleasedModel"
 
 
 @dataclass(frozen=True)
@@ -376,7 +375,9 @@ class ConfiguredService:
         }
         if (released := pay_once(model)) is not None:
             return PayOncePredictor(released, ledger, **limits)
-        return MeteredPredictor(cast(MeteredModel, model), self._priced(model, currency), ledger, **limits)
+        from dpserve.service.metered import MeteredPredictor
+
+        return MeteredPredictor(cast("MeteredModel", model), self._priced(model, currency), ledger, **limits)
 
     def _budget(self, model: Model) -> Budget | None:
         if not self.settings.is_given:

@@ -6,7 +6,6 @@ from dpserve.accounting.currency import RHO, Currency
 from dpserve.accounting.ledger.accounts import Accounts
 from dpserve.accounting.ledger.receipts import Receipt
 from dpserve.accounting.ledger.values import ChargedModel, LineageAccount
-from dpserve.accounting.ledger.verification import all_receipts
 
 
 @dataclass
@@ -36,6 +35,8 @@ class ChargedModels:
 
 async def charged_models(ledger: Accounts, account: LineageAccount) -> list[ChargedModel]:
     """Return the models that an account has paid for, as far as it counts receipts; this reads all."""
+    from dpserve.accounting.ledger.verification import all_receipts
+
     models = ChargedModels(account.budget.currency)
     async for receipt in all_receipts(ledger, account.lineage, account.newest_receipt):
         models.enter(receipt)

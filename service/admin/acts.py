@@ -37,7 +37,6 @@ from dpserve.accounting.ledger import (
     UnknownLineage,
     WouldBeDone,
 )
-from dpserve.accounting.ledger.export import export
 from dpserve.accounting.losses import Cost
 from dpserve.service.http.problems import Problem, ProblemType
 from dpserve.service.http.requests import Bodies
@@ -176,6 +175,8 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
         openapi_extra={"requestBody": _described(TrailRequest)},
     )
     async def trail(request: Request) -> StreamingResponse:
+        from dpserve.accounting.ledger.export import export
+
         given = await read(request, _TRAIL)
         with refusing():
             lines = export(given.acting_on(ledger), given.lineage)

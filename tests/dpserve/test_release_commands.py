@@ -1,6 +1,9 @@
 """Pay-once models from the command line."""
 
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -109,3 +112,39 @@ def test_an_owner_who_gave_epsilon_reads_no_rho_and_what_a_price_adds(train, run
     assert "2 of 3, epsilon at 1e-05" in status
     assert re.search(r"costs epsilon = 2\.8 by itself and adds 1\.\d+ to the 2 that was spent, and 1 of 3", dearer)
     assert "whole budget, epsilon = 2 at delta = 1e-05" in spent
+
+
+UNUSED = (
+    *(
+        "torch",
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "onnxruntime",
+        "grpc",
+        "cryptography.x509",
+        "opentelemetry.sdk.trace",
+        "jwt",
+    ),
+    *("scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.linalg", "scipy.special", "numpy.random", "sqlite3"),
+    *("numpy.polynomial", "httpx", "rich", "websockets", "dpserve.audit", "dpserve.service.metered"),
+    *("dpserve.training.fit", "dpserve.training.fitting.solver", "dpserve.accounting.ledger.verification"),
+)
+SERVING = """
+import atexit, sys
+from dpserve.cli import main
+atexit.register(lambda: print(*sys.modules, sep=chr(10)))
+main()
+"""
+
+
+def test_an_idle_worker_has_imported_nothing_that_a_pay_once_service_does_not_use(train, run):
+    train("class-sums", *PRICE, "--out", "model")
+    words = [sys.executable, "-c", SERVING, "serve", "model", "--rho", "9", "--delta", "1e-5"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=run.folder, env=run.environment) as worker:
+        said = iter(worker.stdout)
+        assert any("serving" in line for line in said)
+        worker.send_signal(signal.SIGTERM)
+        imported = {line.strip() for line in said}
+    assert "dpserve.service.pay_once" in imported
+    assert sorted(imported.intersection(UNUSED)) == []
