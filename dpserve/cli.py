@@ -130,8 +130,9 @@ def _dpserve(
         from dpserve.configuration import choose_file
 
         choose_file(config)
-    if any(name.startswith("DPSERVE_") for name in os.environ):
-        from dpserve.configuration import refuse_misspelt_variables
+    from dpserve.configuration import OTHER_VARIABLES, PREFIX, refuse_misspelt_variables
+
+    if any(name.startswith(PREFIX) and name not in OTHER_VARIABLES for name in os.environ):
         from dpserve.settings import ServeSettings
 
         refuse_misspelt_variables(ServeSettings.model_fields)

@@ -27,7 +27,7 @@ _LIKE = 0.79
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
 _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
 """Kubernetes sets such values in pods for every Service of a namespace, for one called dpserve-api under our prefix."""
-_OTHER_VARIABLES = {
+OTHER_VARIABLES = {
     FILE_VARIABLE,
     "DPSERVE_BY",
     "DPSERVE_HOME",
@@ -39,6 +39,7 @@ _OTHER_VARIABLES = {
     "DPSERVE_KEY_IN",
     "DPSERVE_KEY_OUT",
 }
+"""Those that no setting of `serve` has."""
 
 
 class ConfigurationError(ValueError):
@@ -124,7 +125,7 @@ def key(name: str) -> str:
 
 def variables_read(settings: Iterable[str]) -> set[str]:
     """Return the variables of the environment that are settings, or that other commands read."""
-    return _OTHER_VARIABLES | {variable(name) for name in settings}
+    return OTHER_VARIABLES | {variable(name) for name in settings}
 
 
 def environment_without_settings() -> dict[str, str]:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dpserve.accounting.arrays import Floats, Words
+import numpy as np
+
+from dpserve.accounting.arrays import Floats, Mask, Words
 from dpserve.mechanisms.randomness import Randomness
 
 
@@ -70,9 +72,19 @@ def during(release: str, randomness: Randomness) -> Iterator[None]:
         randomness.release = ""
 
 
-def coins(count: int, randomness: Randomness) -> Words:
-    """Return a uniform word for each of so many records or units, (count,)."""
-    return randomness.coins(count) if isinstance(randomness, Tape) else randomness.words(count)
+def coins(count: int, threshold: int, randomness: Randomness) -> Mask:
+    """Return for each of so many records or units whether its coin fell, (count,): each with threshold / 2^64.
+
+    A coin is a uniform number of 64 bits, and falls where it is below the threshold. Its lower 48 bits are drawn where
+    the upper 16 leave it open, which is rare.
+    """
+    if isinstance(randomness, Tape):
+        return randomness.coins(count) < np.uint64(threshold)
+    upper = randomness.words(-(-count // 4)).view(np.uint16)[:count]
+    fell = upper < threshold >> 48
+    (open_,) = np.nonzero(upper == threshold >> 48)
+    fell[open_] = randomness.words(len(open_)) >> np.uint64(16) < threshold & 2**48 - 1
+    return fell
 
 
 def release(law: Law, values: Floats, randomness: Randomness, draw: Callable[[Randomness], Floats]) -> Floats:

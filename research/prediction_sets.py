@@ -25,7 +25,7 @@ from dpserve.audit.reports import ReportTable
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import SystemRandomness
 from dpserve.training.fit import Request, fit
-from dpserve.training.holding_back import hold_back, own_probabilities
+from dpserve.training.holding_back import held_of, own_probabilities
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_named
@@ -179,7 +179,8 @@ class _Asked:
 def _measured(records: Records, X: Floats, y: Integers, kind: str, epsilon: float) -> list[list[str]]:
     whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
     part, classes = one_in(len(records)), len(records.declaration.classes)
-    training, held = hold_back(records, part, SystemRandomness())
+    mask = held_of(records, part, SystemRandomness())
+    training, held = records.taken(~mask), records.taken(mask)
     model, of_all = (_trained(each, kind, whole) for each in (training, records))
     asked, by_all = _Asked(model.values(X), y), _Asked(of_all.values(X), y)
     own, mu = own_probabilities(model, held), mu_for(whole)

@@ -69,6 +69,7 @@ def choose_release(
     """
     share = _share(job.model_price, len(values))
     check_count(len(job.records))
+    assert isinstance(job.records, Records)
     training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
     n = None if job.n is None else max(1, job.n * (ONE_IN - 1) // ONE_IN)
     with draft_folder(job.state) as folder:

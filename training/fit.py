@@ -203,7 +203,7 @@ def fit(
         if (sets := _sets_of(request, records.declaration, on_one_machine=on_one_machine)) is None:
             certificate = _trained(job, request)
         else:
-            certificate = _train_with_sets(job, request, sets)
+            certificate = _train_with_sets(job, records, request, sets)
         _check_written(certificate, out)
     return FittedModel(certificate, out, warning)
 
@@ -237,7 +237,7 @@ def _sets_of(request: Request, declaration: Declaration, *, on_one_machine: bool
     return sets_by_rule(request.n, len(declaration.classes), mu)
 
 
-def _train_with_sets(job: Job, request: Request, by: By) -> ProvenCertificate:
+def _train_with_sets(job: Job, records: Records, request: Request, by: By) -> ProvenCertificate:
     """Hold records back, train on the others, and save the model with prediction sets.
 
     Nothing before this has looked at which records there are: what is held back is a sample of all.
@@ -246,7 +246,7 @@ def _train_with_sets(job: Job, request: Request, by: By) -> ProvenCertificate:
     from dpserve.training.holding_back import hold_back, with_sets
 
     one_in = one_in_of(job.n)
-    training, held = hold_back(job.records, one_in, job.randomness)
+    training, held = hold_back(records, one_in, job.randomness)
     # It was declared of all records, and about one in `one_in` of them trains nothing.
     n = None if job.n is None else max(1, job.n * (one_in - 1) // one_in)
     with draft_folder(job.state) as folder:

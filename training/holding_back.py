@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dpserve.accounting import picorho
-from dpserve.accounting.arrays import Floats
+from dpserve.accounting.arrays import Floats, Mask
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.mechanisms.randomness import Randomness
@@ -15,7 +15,7 @@ from dpserve.mechanisms.tapes import coins, during, next_part
 from dpserve.training.bundles.sealing import load_sealed, save_sealed
 from dpserve.training.errors import TrainingError
 from dpserve.training.features.encoded import Encoder
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import Records, SummedRecords
 from dpserve.training.inputs.sums import BLOCK, check_count
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import pay_once
@@ -24,18 +24,9 @@ from dpserve.training.pay_once.model import ReleasedModel
 from dpserve.training.pay_once.prediction_sets import COUNTS, By, counts_of, record_parts, release_sets
 
 
-def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Records, Records]:
-    """Return the records that train, and those that are held back: by a coin for each record, or for each unit.
-
-    Coins, and not a hash of the record: equal records would all be on one side by a hash, and what is held back would
-    then be no sample of them. With half of all records equal, and hard, a coverage of 0.9 would be 0.54.
-
-    Raises TrainingError where none is left to train on.
-    """
-    check_count(len(records))
-    of = np.arange(len(records)) if records.units is None else records.units.of
-    is_held = coins(int(of.max(initial=-1)) + 1, randomness) < np.uint64(2**64 // one_in)
-    held = is_held[of]
+def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[SummedRecords, Records]:
+    """Return the records that train, and those that are held back (`held_of`). Raises TrainingError where all are."""
+    held = held_of(records, one_in, randomness)
     if held.all():
         raise TrainingError(
             Message(
@@ -43,7 +34,20 @@ def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Re
                 "prediction sets, by {prediction_sets:off}"
             )
         )
-    return records.taken(~held), records.taken(held)
+    return records.summed(~held), records.taken(held)
+
+
+def held_of(records: Records, one_in: int, randomness: Randomness) -> Mask:
+    """Return which records are held back, (n,): by a coin for each record, or for each unit.
+
+    Coins, and not a hash of the record: equal records would all be on one side by a hash, and what is held back would
+    then be no sample of them. With half of all records equal, and hard, a coverage of 0.9 would be 0.54.
+    """
+    check_count(len(records))
+    of = np.arange(len(records)) if records.units is None else records.units.of
+    is_held = coins(int(of.max(initial=-1)) + 1, 2**64 // one_in, randomness)
+    held: Mask = is_held[of]
+    return held
 
 
 def with_sets(draft: Path, out: Path, held: Records, by: By, one_in: int, randomness: Randomness) -> ReleaseCertificate:

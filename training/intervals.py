@@ -1,10 +1,10 @@
 """Figures of noisy counts, with intervals that hold the true ones with a stated confidence."""
 
 import math
+from statistics import NormalDist
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
-from scipy.special import ndtri
 
 from dpserve.accounting.disclosure import Disclosed, Released
 
@@ -27,7 +27,7 @@ class Interval(Disclosed, BaseModel):
 
 def normal_quantile(error: float) -> float:
     """Return z with P(|N(0, 1)| > z) = error."""
-    return -float(ndtri(error / 2))
+    return -NormalDist().inv_cdf(error / 2)
 
 
 def count_interval(count: float, noise: float) -> Interval:

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.budgets import READ_AT, words_at
 from dpserve.accounting.disclosure import Reader, shown
 from dpserve.accounting.ledger import NoBudget
 from dpserve.accounting.ledger.purchases import buy, words_of_charge
 from dpserve.audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
-from dpserve.commands.console import counting, stdout_console, whole
+from dpserve.commands.certificates import print_certificate
+from dpserve.commands.console import counting, stdout_console
 from dpserve.commands.errors import CommandError
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
@@ -42,10 +42,9 @@ from dpserve.training.inputs.schema import facts_of
 from dpserve.training.intervals import CONFIDENCE, Interval
 from dpserve.training.kinds.kind import needed_price
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.kinds.registry import kind_of, pay_once, release_certificate
+from dpserve.training.kinds.registry import pay_once
 from dpserve.training.options import Options, option
 from dpserve.training.pay_once.certificate import ReleaseCertificate
-from dpserve.training.pay_once.releases import TRAINING
 from dpserve.training.purchases import model_purchase
 
 _ROOM, _ROOM_OF_A_CLASS, _ROOM_OF_A_CELL = 2**16, 2**14, 2**9
@@ -104,56 +103,6 @@ def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | No
     if figures != evaluation.figures():
         raise BundleError(f"the figures in {path} do not follow from what was released")
     return evaluation
-
-
-def print_certificate(console: Console, certificate: ModelCertificate, delta: float | None = READ_AT) -> None:
-    """Print a certificate for its owner: its own figures, what every certificate has, and what it costs.
-
-    delta: at which the cost of a pay-once model is said as an epsilon; None for one that was given in rho.
-    """
-    kind = kind_of(certificate)
-    table = Table("what", "value", title=f"{kind.table_title} {certificate.name}", title_justify="left")
-    for what, value in (
-        ("status", certificate.status),
-        ("neighbouring data sets", certificate.neighbouring),
-        *_unit(getattr(certificate, "unit", None)),
-        *kind.figures(certificate),
-        ("lineage", certificate.lineage),
-        *([("blocks", ", ".join(certificate.blocks))] if certificate.blocks else []),
-        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
-    ):
-        table.add_row(what, value)
-    console.print(table, highlight=False)
-    if claimed := kind.claims(certificate):
-        claims = whole("claimed", "value", "by the paper's")
-        claims.title, claims.title_justify = "what the published method claims (private, unproven)", "left"
-        for row in claimed:
-            claims.add_row(*row)
-        console.print(claims, highlight=False)
-    if (release := release_certificate(certificate)) is None:
-        return
-    console.print(_receipt(release), highlight=False)
-    proofs = (f"\n - {step.name}: {step.proof}" for step in release.STEPS if release.release_of(step))
-    console.print("The proof of each is a docstring:", *proofs, highlight=False)
-    console.print(f"It costs {words_at(release.price.picorho, delta)}, once.", highlight=False)
-
-
-def _receipt(certificate: ReleaseCertificate) -> Table:
-    """Return what was bought: each release, its share of the cost, and the records that it was made of."""
-    table = whole("release", "share", "records")
-    table.title, table.title_justify = "what was bought", "left"
-    for release in certificate.releases:
-        own = release.part == TRAINING
-        share = f"{float(release.price.rho / certificate.price.rho):.1%}" if own else "beside"
-        records = "those that train" if own else f"those {release.part}"
-        table.add_row(release.name, share, records)
-    return table
-
-
-def _unit(unit: str | None) -> list[tuple[str, str]]:
-    if unit is None:
-        return []
-    return [("privacy unit", f"all records with one value of {unit!r}: a person with many rows is one")]
 
 
 def export(

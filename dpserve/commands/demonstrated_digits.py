@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpserve.commands.bundles import print_certificate
+from dpserve.commands.certificates import print_certificate
 from dpserve.local_services import StartedService
 from dpserve.trainer import Screen
 from dpserve.training.features import rules

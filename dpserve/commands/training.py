@@ -15,7 +15,7 @@ from dpserve.accounting.ledger import LedgerError, NotPaidFor, OtherUnit, Unknow
 from dpserve.accounting.ledger.purchases import check_purchases
 from dpserve.accounting.messages import spelled
 from dpserve.accounting.picorho import to_rho
-from dpserve.commands.bundles import print_certificate
+from dpserve.commands.certificates import print_certificate
 from dpserve.commands.command import Group
 from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, state_folder

@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.elementary import row_maxima, row_sums
 from dpserve.training import devices
 from dpserve.training.devices import Matrix
 
@@ -34,7 +35,7 @@ def on_grid(rows: Floats) -> Floats:
     for k <= 2^48. The rounding: x + 1.5 2^52 g lies in [2^52 g, 2^53 g], where doubles are g apart, and the
     subtraction is exact. A largest value is the same in any order of looking.
     """
-    largest = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    largest = row_maxima(np.abs(rows))
     beyond = ~(largest <= _LARGEST)
     if beyond.any():
         rows = np.where(beyond[:, None], 0.0, rows)
@@ -80,10 +81,10 @@ def squared_lengths(rows: Floats) -> Floats:
 
 def probabilities(logits: Floats) -> Floats:
     """Return softmax of logits (n, C), C <= MOST_CLASSES: of exponentials in steps of 2^-42, whose sums are exact."""
-    weights: Floats = np.exp(logits - logits.max(axis=1, keepdims=True))
+    weights: Floats = np.exp(logits - row_maxima(logits)[:, None])
     weights += _PROBABILITY_MAGIC
     weights -= _PROBABILITY_MAGIC
-    weights /= weights.sum(axis=1, keepdims=True)
+    weights /= row_sums(weights)[:, None]
     return weights
 
 

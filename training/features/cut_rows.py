@@ -44,27 +44,43 @@ class CutLayout:
         return sum(self.counts)
 
     @functools.cached_property
+    def width(self) -> int:
+        """Places that each number has among codes: as many as the number with the most cuts has codes."""
+        return max(self.counts) + 1
+
+    @functools.cached_property
     def starts(self) -> NDArray[np.int32]:
         """For each number the place of its first code among all."""
-        codes = np.array(self.counts, dtype=np.int32) + np.int32(1)
-        starts: NDArray[np.int32] = np.cumsum(codes, dtype=np.int32) - codes
-        return starts
+        return np.arange(len(self.counts), dtype=np.int32) * np.int32(self.width)
 
     @functools.cached_property
-    def signs(self) -> Any:
-        """A sparse matrix (codes, cuts): 1 where a number with this code has reached the cut, -1 where it has not.
+    def reached(self) -> Integers:
+        """For each cut the place of the first code of its number that has reached it."""
+        return np.concatenate(
+            [np.arange(1, count + 1) + at for at, count in zip(self.starts, self.counts, strict=True)]
+        )
 
-        Of a number's own cuts; 0 elsewhere.
+    def by_code(self, by_cut: Floats) -> Floats:
+        """Return for each code the sum of its number's values (cuts, k) at cuts it has reached less those at others.
+
+        (places, k). Sums and differences of neighbours' sums: exact where values are whole.
         """
-        import scipy.sparse
+        sums = np.zeros((len(self.counts) * self.width, by_cut.shape[1]))
+        sums[self.reached] = by_cut
+        sums = np.cumsum(sums.reshape(len(self.counts), self.width, -1), axis=1)
+        signed: Floats = (2 * sums - sums[:, -1:]).reshape(-1, by_cut.shape[1])
+        return signed
 
-        parts = [scipy.sparse.csr_array(2.0 * np.tri(count + 1, count, -1) - 1.0) for count in self.counts]
-        return scipy.sparse.block_diag(parts, format="csr")
+    def by_cut(self, by_code: Floats) -> Floats:
+        """Return for each cut the sum of its number's values (places, k) at codes that have reached it less the others.
 
-    @functools.cached_property
-    def signs_by_cut(self) -> Any:
-        """The same by cut, (cuts, codes)."""
-        return self.signs.T.tocsr()
+        (cuts, k). Each is the difference of two sums of at most `width` values.
+        """
+        values = by_code.reshape(len(self.counts), self.width, -1)
+        below, above = np.cumsum(values, axis=1), np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
+        above[:, 1:] -= below[:, :-1]
+        signed: Floats = above.reshape(-1, values.shape[2])[self.reached]
+        return signed
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +144,7 @@ class CutRows:
         places = (self.codes + self.layout.starts).ravel()
         ends = np.arange(len(self) + 1, dtype=np.int32) * numbers
         return scipy.sparse.csr_array(
-            (self._by_number.ravel(), places, ends), shape=(len(self), self.layout.signs.shape[0])
+            (self._by_number.ravel(), places, ends), shape=(len(self), numbers * self.layout.width)
         )
 
     def squared_lengths(self) -> Floats:
@@ -144,7 +160,7 @@ class CutRows:
         height is at most the sum of the absolute values of the dense products: so is every partial sum.
         """
         steps = self.layout.steps
-        products: Floats = self._placed @ (self.layout.signs @ matrix[:steps])
+        products: Floats = self._placed @ self.layout.by_code(matrix[:steps])
         products += self._beside @ matrix[steps:]
         return products
 
@@ -161,21 +177,23 @@ class CutRows:
         more.
         """
         steps, total = self.layout.steps, np.empty((self.shape[1], factors.shape[1]))
-        total[:steps] = self.layout.signs_by_cut @ (self._placed.T @ factors)
+        total[:steps] = self.layout.by_cut(self._placed.T @ factors)
         total[steps:] = self._beside.T @ factors
         return total
 
     def packed(self) -> tuple[Floats, Floats]:
         """Return the numbers that each row holds, (n, m), and in how many coordinates each is, up to signs, (m,)."""
-        often = np.concatenate([self.layout.counts, np.ones(self.layout.others)])
-        return np.hstack([self._by_number, self._beside]), often
+        often = np.bincount(self.layout.which, self.layout.counts)
+        values = np.hstack([self.heights, self.beside]).astype(np.float64)
+        return values * STEP, np.concatenate([often, np.ones(self.layout.others)])
 
     def scattered(self, terms: Floats) -> Floats:
         """Return the sum over the rows of whole numbers (n, m) at the coordinates of `packed`, exactly: (D,)."""
-        numbers, codes = len(self.layout.counts), self.layout.signs.shape[0]
+        heights, beside = np.hsplit(terms, [len(self.layout.distinct)])
         places = (self.codes + self.layout.starts).ravel()
-        by_code = np.bincount(places, terms[:, :numbers].ravel(), codes)
-        return np.concatenate([self.layout.signs_by_cut @ by_code, terms[:, numbers:].sum(axis=0)])
+        codes = len(self.layout.counts) * self.layout.width
+        by_code = np.bincount(places, heights[:, self.layout.which].ravel(), codes).astype(np.float64)
+        return np.concatenate([self.layout.by_cut(by_code[:, None])[:, 0], beside.sum(axis=0)])
 
     def dense(self) -> Floats:
         """Return the rows, (n, D)."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dpserve.accounting.arrays import Floats
+from dpserve.mechanisms.elementary import row_maxima
 from dpserve.training.devices import Matrix, product
 
 STEP_BITS = 24
@@ -55,7 +56,7 @@ def into_ball(
     coordinate then stands for.
     """
     bits = exact_bits(vectors.shape[1] if width is None else width)
-    exponents = np.frexp(np.maximum(vectors.max(axis=1), -vectors.min(axis=1)))[1]
+    exponents = np.frexp(row_maxima(np.abs(vectors)))[1]
     exponents = np.maximum(exponents, LEAST_EXPONENT) - bits
     whole = vectors * np.ldexp(1.0, -exponents)[:, None]
     np.rint(whole, out=whole)

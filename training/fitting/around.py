@@ -5,16 +5,15 @@ with u less one with m, and a sum of v's is a sum of u's less a multiple of m: b
 are not 0. Dense rows are drawn around a mean in `dpserve.training.kinds`.
 """
 
-import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats, Mask
 from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.features.whole_steps import STEP
-from dpserve.training.inputs.sums import Rows
+from dpserve.training.inputs.sums import Rows, View
 
 CLOSEST = 0.25
 """A row that is closer to the mean is divided by this: see `SparseCentred.summed`."""
@@ -41,33 +40,22 @@ class SparseCentred:
 
     rows: Any
     mean: Floats
+    scales: Floats
+    """length / max(||u - m||, CLOSEST), (n,)."""
     length: float = 1.0
 
+    @classmethod
+    def at(cls, rows: Any, mean: Floats, length: float = 1.0) -> Self:
+        """Return the rows around the mean."""
+        return cls(rows, mean, _scales(rows, mean, length), length)
+
     def __len__(self) -> int:
-        """Number of rows."""
+        """Number of records."""
         return int(self.rows.shape[0])
 
     def __getitem__(self, some: slice | Mask) -> "SparseCentred":
         """Return some of the rows."""
-        return replace(self, rows=self.rows[some])
-
-    @functools.cached_property
-    def squared_distances(self) -> Floats:
-        """||u - m||^2, exactly, (n,)."""
-        if isinstance(self.rows, CutRows):
-            squares, along = self.rows.squared_lengths(), (self.rows @ self.mean[:, None])[:, 0]
-        else:
-            of_rows = np.repeat(np.arange(len(self)), np.diff(self.rows.indptr))
-            squares = np.bincount(of_rows, np.square(self.rows.data), len(self)).astype(np.float64)
-            along = self.rows @ self.mean
-        distances: Floats = squares - 2 * along + np.dot(self.mean, self.mean)
-        return distances
-
-    @functools.cached_property
-    def scales(self) -> Floats:
-        """length / max(||u - m||, CLOSEST), (n,)."""
-        scales: Floats = self.length / np.maximum(np.sqrt(self.squared_distances), CLOSEST)
-        return scales
+        return replace(self, rows=self.rows[some], scales=self.scales[some])
 
     @property
     def squared_lengths(self) -> Floats:
@@ -92,9 +80,9 @@ class SparseCentred:
         row and of d. Let length |d| <= c, so that no contribution is longer than c. Then |e| <= c / CLOSEST: the
         absolute values of u e^T and m e^T are at most SUM_PARTS c long together.
 
-        Rounding. Up to 1,024 rows are added here, and then at most 32 sums of codes (`CutRows.summed`), and so are
-        their e; m times that sum, the difference, and then the sums of blocks and shards are as `Network.clipped_sum`
-        counts them: it moves the sum by at most (1024 + 32 + 128 + k + 8) 2^-53 of SUM_PARTS n c.
+        Rounding. Up to COMPACT_BLOCK rows are added here, and then at most 32 sums of codes (`CutRows.summed`), and so
+        are their e; m times that sum, the difference, and then the sums of blocks and shards are as
+        `Network.clipped_sum` counts them, in SUM_PARTS n c.
         """
         each = factors * self.scales[:, None]
         summed: Floats = self.rows.T @ each
@@ -102,15 +90,38 @@ class SparseCentred:
         return summed
 
 
-@dataclass(frozen=True)
+def _scales(rows: Any, mean: Floats, length: float) -> Floats:
+    """Return length / max(||u - m||, CLOSEST), (n,): the squared distance is exact."""
+    if isinstance(rows, CutRows):
+        squares, along = rows.squared_lengths(), (rows @ mean[:, None])[:, 0]
+    else:
+        of_rows = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        squares = np.bincount(of_rows, np.square(rows.data), rows.shape[0]).astype(np.float64)
+        along = rows @ mean
+    distances: Floats = squares - 2 * along + np.dot(mean, mean)
+    scales: Floats = length / np.maximum(np.sqrt(distances), CLOSEST)
+    return scales
+
+
+@dataclass(frozen=True, eq=False)
+class _Scales:
+    mean: Floats
+    length: float
+
+    def __call__(self, rows: Any) -> Floats:
+        return _scales(rows, self.mean, self.length)
+
+
+@dataclass(frozen=True, eq=False)
 class _Around:
     mean: Floats
     length: float
 
-    def __call__(self, rows: Any) -> SparseCentred:
-        return SparseCentred(rows, self.mean, self.length)
+    def __call__(self, rows: Any, scales: Floats) -> SparseCentred:
+        return SparseCentred(rows, self.mean, scales, self.length)
 
 
 def around(rows: Rows, mean: Floats, length: float = 1.0) -> Rows:
     """Return sparse rows as terms see them around a public mean (D,); what was made of them is kept as it is."""
-    return replace(rows, view=_Around(on_steps(mean), length))
+    mean = on_steps(mean)
+    return replace(rows, view=View(_Scales(mean, length), _Around(mean, length)))

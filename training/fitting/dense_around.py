@@ -7,13 +7,13 @@ kept as u, which 32 bits hold, whatever the mean is. Rows that are mostly 0 are 
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats, Mask, Singles
 from dpserve.training.fitting.around import on_steps
-from dpserve.training.inputs.sums import Rows
+from dpserve.training.inputs.sums import Rows, View
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,14 @@ class DenseCentred:
 
     rows: Singles | Floats
     mean: Floats
+    scales: Floats
+    """length / ||u - m||, or 0 where that is 0, (n,)."""
     length: float = 1.0
+
+    @classmethod
+    def at(cls, rows: Singles | Floats, mean: Floats, length: float = 1.0) -> Self:
+        """Return the rows around the mean."""
+        return cls(rows, mean, _Scales(mean, length)(rows), length)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -36,19 +43,12 @@ class DenseCentred:
 
     def __getitem__(self, some: slice | Mask) -> "DenseCentred":
         """Return some of the rows."""
-        return replace(self, rows=self.rows[some])
+        return replace(self, rows=self.rows[some], scales=self.scales[some])
 
     @functools.cached_property
     def apart(self) -> Floats:
         """u - m, exactly, (n, D)."""
         return np.subtract(self.rows, self.mean, dtype=np.float64)
-
-    @functools.cached_property
-    def scales(self) -> Floats:
-        """length / ||u - m||, or 0 where that is 0, (n,)."""
-        distances = np.sqrt(np.vecdot(self.apart, self.apart))
-        scales: Floats = np.divide(self.length, distances, out=np.zeros(len(self)), where=distances > 0)
-        return scales
 
     @property
     def squared_lengths(self) -> Floats:
@@ -76,15 +76,28 @@ class DenseCentred:
         return summed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class _Scales:
+    mean: Floats
+    length: float
+
+    def __call__(self, rows: Singles | Floats) -> Floats:
+        apart = np.subtract(rows, self.mean, dtype=np.float64)
+        distances = np.sqrt(np.vecdot(apart, apart))
+        scales: Floats = np.divide(self.length, distances, out=np.zeros(len(rows)), where=distances > 0)
+        return scales
+
+
+@dataclass(frozen=True, eq=False)
 class _Around:
     mean: Floats
     length: float
 
-    def __call__(self, rows: Any) -> DenseCentred:
-        return DenseCentred(rows, self.mean, self.length)
+    def __call__(self, rows: Any, scales: Floats) -> DenseCentred:
+        return DenseCentred(rows, self.mean, scales, self.length)
 
 
 def dense_around(rows: Rows, mean: Floats, length: float = 1.0) -> Rows:
     """Return dense rows as terms see them around a public mean (D,); what was made of them is kept as it is."""
-    return replace(rows, view=_Around(on_steps(mean), length))
+    mean = on_steps(mean)
+    return replace(rows, view=View(_Scales(mean, length), _Around(mean, length)))

@@ -13,14 +13,14 @@ from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
 from dpserve.training.features.maps import Quantiles
 from dpserve.training.features.quantiles import CELLS, COUNTS, QuantileRelease, cuts_of, levels_of, vector_for
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import Shard, Sums, check_count
 
 _GRID = 2**28
 
 
 def cut_at_quantiles(
-    feature_map: Quantiles, records: Records, whole: int, model: int, randomness: Randomness
+    feature_map: Quantiles, records: AnyRecords, whole: int, model: int, randomness: Randomness
 ) -> Quantiles:
     """Return the map cut at the records' noisy quantiles, released for at most `whole` picorho.
 
@@ -62,12 +62,12 @@ def cells_of(feature_map: Quantiles, X: Floats) -> tuple[NDArray[np.int64], Mask
 def _counts_term(shard: Shard, _: None, *, feature_map: Quantiles) -> Integers:
     """Return a shard's counts in steps of 2^-28, (d, CELLS)."""
     numbers = len(feature_map.counted)
-    total = np.zeros((numbers, CELLS), dtype=np.int64)
+    total = np.zeros(numbers * CELLS, dtype=np.int64)
     for X, _y, weights in shard.blocks():
         steps = np.full(len(X), _GRID, dtype=np.int64)
         if weights is not None:
             steps = np.floor(weights * _GRID).astype(np.int64)
         cells, there = cells_of(feature_map, X)
-        places = np.broadcast_to(np.arange(numbers), cells.shape)
-        np.add.at(total, (places[there], cells[there]), np.broadcast_to(steps[:, None], cells.shape)[there])
-    return total
+        places = cells + np.arange(numbers) * CELLS
+        np.add.at(total, places[there], np.broadcast_to(steps[:, None], cells.shape)[there])
+    return total.reshape(numbers, CELLS)

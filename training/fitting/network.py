@@ -29,7 +29,7 @@ from dpserve.training.exact.products import (
 )
 from dpserve.training.fitting.around import SparseCentred
 from dpserve.training.fitting.dense_around import DenseCentred
-from dpserve.training.inputs.sums import BLOCK, Sums
+from dpserve.training.inputs.sums import COMPACT_BLOCK, Sums
 
 Activation = Literal["tanh", "relu"]
 
@@ -124,17 +124,19 @@ class Network:
         It is at most clip_norm long. The computed norm of d and a is within 2^-30 of its own: squares are exact,
         and their least, 2^-452, does not underflow.
 
-        Rounding of the sum. Blocks of 1,024 records are summed, then up to 128 blocks of a shard, and then k shards
-        (`dpserve.training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 32
-        + 128 + k + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm, and by
-        SUM_PARTS times as much where rows are sparse around a mean (`SparseCentred.summed`): for neighbours together at
-        most SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
+        Rounding of the sum. Blocks of at most COMPACT_BLOCK = 3,584 records are summed, where rows are on cuts 32 sums
+        of codes, then the blocks of a shard, at most 128 of them and 37 of so many records, and then k shards in pairs
+        (`dpserve.training.inputs.sums.Total`; here the blocks of one sum). That moves every coordinate by at most
+        (3,584 + 32 + 37 + 2 log2 k + 8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of
+        clip_norm, and by SUM_PARTS times as much where rows are sparse around a mean (`SparseCentred.summed`): for
+        neighbours together at most 2 (3,683) 8 2^24 2^-53 < 2^-13 = SUM_ERROR, if n <= MOST_RECORDS and
+        k <= MOST_SHARDS.
         """
         total = np.zeros(self.size)
         views = self.layers(total)
-        for start in range(0, len(inputs), BLOCK):
-            block = slice(start, start + BLOCK)
-            some = inputs if len(inputs) <= BLOCK else inputs[block]
+        for start in range(0, len(inputs), COMPACT_BLOCK):
+            block = slice(start, start + COMPACT_BLOCK)
+            some = inputs if len(inputs) <= COMPACT_BLOCK else inputs[block]
             factors = self._clipped(parameters, some, labels[block], clip_norm)
             for (layer, biases), (a, d) in zip(views, factors, strict=True):
                 if weights is not None:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.sparse.linalg import LinearOperator, cg
 
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.messages import Message
@@ -92,6 +90,8 @@ def gradient_bound(objective: Objective, W: Floats) -> float:
 
 
 def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float, progress: OnNorm) -> Floats:
+    from scipy.optimize import minimize  # not before: other trainings should not wait for it
+
     def product(w: Vector, v: Vector) -> Vector:
         return objective.hessian_vector_product(w.reshape(shape), v.reshape(shape)).ravel()
 
@@ -112,6 +112,8 @@ def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float
 
 
 def _newton_direction(objective: Objective, W: Floats) -> Floats:
+    from scipy.sparse.linalg import LinearOperator, cg
+
     operator = LinearOperator(
         (W.size, W.size),
         matvec=lambda v: objective.hessian_vector_product(W, v.reshape(W.shape)).ravel(),

@@ -13,7 +13,7 @@ from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.features.rows import MappedRows
 from dpserve.training.features.whole_steps import STEP
-from dpserve.training.inputs.sums import Rows
+from dpserve.training.inputs.sums import COMPACT_BLOCK, Rows
 
 GRID = 2**28
 """Sums of MOST_RECORDS terms, in steps of 2^-28, stay below 2^53, so that they are exact as doubles."""
@@ -38,7 +38,7 @@ def unit(rows: Floats) -> Floats:
 def rows_of(feature_map: FeatureMap) -> Rows:
     """Return what sums are made of: directions (n, D), or phi itself, whose length is 1 or a hair less, if compact."""
     features = MappedRows(feature_map, compact=True)
-    return Rows(features if features.are_compact else Directions(features))
+    return Rows(features, at_once=COMPACT_BLOCK) if features.are_compact else Rows(Directions(features))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
     if count:
         packed[:, -1] = count * _SHRINK
     terms = grid_terms(packed, weights)
-    # At most 2^10 numbers of at most 2^28: exact in doubles.
+    # At most 2^12 numbers of at most 2^28: exact in doubles.
     total: Integers = np.bincount(u.indices, terms[of_rows, at], u.shape[1]).astype(np.int64)
     return np.append(total, terms[:, -1].sum().astype(np.int64)) if count else total
 

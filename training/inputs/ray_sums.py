@@ -9,38 +9,17 @@ training: nothing was written then, and nothing is charged, as a model costs whe
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpserve.training.errors import DataError, TrainingError, extra
-from dpserve.training.inputs.records import Declaration, Digests, NoRecords, Records, Units
-from dpserve.training.inputs.sums import ONE_THREAD, OnCount, Shard, Sums, Term, of_rows, share_room
+from dpserve.training.inputs.records import Declaration, Digests, NoRecords, Records, SummedRecords, Units
+from dpserve.training.inputs.sums import ONE_THREAD, OnCount, Shard, Term, Total, of_rows, share_room
 
 Reader = Callable[[str], Records]
 """Reads one file."""
-
-
-@dataclass(frozen=True, eq=False)
-class RemoteRecords:
-    """Records as training sees them. They are elsewhere: see `dpserve.training.inputs.records.Records`."""
-
-    declaration: Declaration
-    sums: Sums
-    source: Digests
-    units: Units | None = None
-    ids: NDArray[np.uint8] | None = None
-
-    def __len__(self) -> int:
-        """Number of records: private."""
-        return sum(self.sums.lengths)
-
-    @property
-    def unit(self) -> str | None:
-        """The column of privacy units, if there is one."""
-        return None if self.units is None else self.units.column
 
 
 class Worker:
@@ -102,7 +81,7 @@ class RaySums:
         """See `Sums`. Raises TrainingError for a worker that is lost."""
         import ray
 
-        sent, total, done = ray.put(term), None, 0
+        sent, total, done = ray.put(term), Total(), 0
         waiting: deque[Any] = deque()
         each = iter(zip(self.shards, given or [None] * len(self.shards), strict=True))
         ahead = 2 * len({id(worker) for worker, _, _ in self.shards})
@@ -112,12 +91,12 @@ class RaySums:
                     (worker, index, place), own = following
                     waiting.append(worker.term.remote(index, place, sent, own))
                 part = ray.get(waiting.popleft())
-                total = part if total is None else total + part
+                total.add(part)
                 done += length
                 progress(done)
         except ray.exceptions.RayError as error:
             raise worker_error(error) from error
-        return total
+        return total.value
 
 
 def worker_error(error: Exception) -> TrainingError:
@@ -148,7 +127,7 @@ def _connect(address: str) -> None:
 
 def read_on_ray(
     address: str, files: Sequence[str], reader: Reader, progress: Callable[[int, float], None] = lambda _, __: None
-) -> RemoteRecords:
+) -> SummedRecords:
     """Read a table's files on the workers of a cluster, each file on one, by turns.
 
     address: ray://HOST:PORT, or "ray" for one that is started here. Raises DataError for files that do not fit,
@@ -192,7 +171,7 @@ def read_on_ray(
     sums = RaySums(shards, lengths, None if units is None else len(units))
     keys = [file[5] for file in kept.values()]
     ids = None if keys[0] is None else np.concatenate(keys)
-    return RemoteRecords(declaration, sums, source, whose, ids)
+    return SummedRecords(declaration, sums, source, whose, ids)
 
 
 def _numbered(

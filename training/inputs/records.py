@@ -166,12 +166,23 @@ class Records:
 
         Their source is that of all.
         """
-        units = self.units
-        if units is not None:
-            kept, of = np.unique(units.of[mask], return_inverse=True)
-            units = Units(units.column, of, None if units.names is None else units.names[kept])
         places = None if self.block_places is None else self.block_places[mask]
+        units = self._units_of(mask)
         return replace(self, X=self.X[mask], y=self.y[mask], units=units, files=None, ids=None, block_places=places)
+
+    def summed(self, mask: Mask) -> "SummedRecords":
+        """Return the same of a mask (n,) to train on alone: their rows stay where they are, and are not copied."""
+        units = self._units_of(mask)
+        weights, of = (None, None) if units is None else (units.weights(), units.of)
+        sums = of_rows(self.X, self.y[mask], weights, of, places=np.flatnonzero(mask))
+        return SummedRecords(self.declaration, sums, self.source, units)
+
+    def _units_of(self, mask: Mask | NDArray[np.int64]) -> Units | None:
+        """Return the units of some of the records, numbered anew."""
+        if self.units is None:
+            return None
+        kept, of = np.unique(self.units.of[mask], return_inverse=True)
+        return Units(self.units.column, of, None if self.units.names is None else self.units.names[kept])
 
     def in_order(self, names: Sequence[str]) -> Floats:
         """Return the features (n, d) in the order of these names, as a model asks for them."""
@@ -182,6 +193,30 @@ class Records:
     def sums(self) -> Sums:
         """The sums over the records, which are all that training sees."""
         return of_rows(self.X, self.y, self.weights, None if self.units is None else self.units.of, self.files)
+
+
+@dataclass(frozen=True, eq=False)
+class SummedRecords:
+    """Records as training sees them: by sums over them alone, wherever their rows are. The fields are `Records`'."""
+
+    declaration: Declaration
+    sums: Sums
+    source: Sequence[bytes]
+    units: Units | None = None
+    ids: NDArray[np.uint8] | None = None
+
+    def __len__(self) -> int:
+        """Number of records: private."""
+        return sum(self.sums.lengths)
+
+    @property
+    def unit(self) -> str | None:
+        """The column of privacy units, if there is one."""
+        return None if self.units is None else self.units.column
+
+
+AnyRecords = Records | SummedRecords
+"""Records as training takes them."""
 
 
 def check_records(

@@ -8,9 +8,10 @@ are drawn by the caller, once.
 The same bits from both.
 1. Shards do not depend on who holds them: each file of a table by itself is cut into shards of SHARD records.
 2. A shard's term is a function of the shard and of the numbers sent with it. It is computed on one thread, and so are
-   the products of matrices in it (`ONE_THREAD`), in blocks of BLOCK records whose bounds follow from the shard. So
+   the products of matrices in it (`ONE_THREAD`), in blocks of records whose bounds follow from the shard. So
    processors of one kind with one version of the libraries compute the same bits, whatever else they compute.
-3. The caller adds the terms from the first shard to the last. Terms of whole numbers have one sum in any order.
+3. The caller adds the terms of neighbouring shards in pairs, these sums in pairs, and so on (`Total`). Terms of whole
+   numbers have one sum in any order.
 On processors of another kind a product of matrices may differ in its last bits. Privacy does not rest on these: a
 certified head's tolerance bounds them, DP-SGD counts the rounding of sums, and what a record adds to a sum is computed
 by exact or singly rounded operations.
@@ -42,6 +43,9 @@ SHARD = 2**17
 BLOCK = 1024
 """Records whose terms are computed at once."""
 
+COMPACT_BLOCK = 3584
+"""The same, of rows that take little room: as many as `Network.clipped_sum` has room for in its rounding."""
+
 KEPT = 2**29
 """Bytes of records and their features that a machine keeps in memory.
 
@@ -59,18 +63,31 @@ OnCount = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False)
+class View:
+    """What a term gets in place of rows. once: function of a block of them that returns what is kept of each, (m,).
+
+    seen: function of a block and of what was kept of it.
+    """
+
+    once: Callable[[Any], Floats]
+    seen: Callable[[Any, Floats], Any]
+    key: bytes = field(default_factory=lambda: os.urandom(16))
+
+
+@dataclass(frozen=True, eq=False)
 class Rows:
     """A row as a term sees it. make: a function of rows (m, d) that returns (m, k), each row from its row alone.
 
     A shard keeps what was made last, and what that was made of, as long as it is asked for with the same object, or a
-    copy. view: what a term gets of a block of what was made; None for the block itself. It is not kept.
-    source: what it is made of; None for the records' rows.
+    copy. view: what a term gets of what was made; None for that itself. source: what it is made of; None for the
+    records' rows. at_once: records of a block.
     """
 
     make: Callable[[Floats], Any]
     key: bytes = field(default_factory=lambda: os.urandom(16))
-    view: Callable[[Any], Any] | None = None
+    view: View | None = None
     source: "Rows | None" = None
+    at_once: int = BLOCK
 
     @property
     def keys(self) -> set[bytes]:
@@ -83,51 +100,82 @@ ROWS = Rows(lambda X: X, b"rows")
 
 
 class Shard:
-    """Records of one file that follow each other. X: (n, d); y: (n,); weights: (n,), or None for 1 each.
+    """Records of one file that follow each other. y: (n,); weights: (n,), or None for 1 each.
 
-    units: (n,), the index of each record's privacy unit among all; None where every record is one.
+    X: their rows, (n, d); places: which of more rows are theirs, rising, (n,). units: (n,), the index of each record's
+    privacy unit among all; None where every record is one.
     """
 
     def __init__(
-        self, X: Floats | Singles, y: Integers, weights: Floats | None = None, units: Integers | None = None
+        self,
+        X: Floats | Singles,
+        y: Integers,
+        weights: Floats | None = None,
+        units: Integers | None = None,
+        places: Integers | None = None,
     ) -> None:
         """Take the records."""
-        self.X, self.y, self.weights, self.units = X, y, weights, units
+        self._X = X if places is None else X[places[0] : places[-1] + 1]
+        self._places = None if places is None else (places - places[0]).astype(np.int32)
+        self.y, self.weights, self.units = y, weights, units
         self.room = KEPT
         self.kept: dict[Any, Any] = {}
         """Values that terms keep from one sum to the next."""
         self.made: dict[bytes, Any] = {}
         """Rows by their keys, in memory or, beyond the room, in a file without a name."""
+        self._of_view: tuple[bytes, Floats] | None = None
 
     def __len__(self) -> int:
         """Number of records."""
         return len(self.y)
 
     def blocks(self, rows: Rows = ROWS, taken: Mask | None = None) -> Iterator[tuple[Any, Integers, Floats | None]]:
-        """Yield what is made of BLOCK records at a time, their classes, and their weights. taken: (n,), of which."""
+        """Yield what is made of a block of records at a time, their classes, and their weights.
+
+        taken: (n,), of which records; None for all.
+        """
         whole = self._whole(rows)
+        once = None if rows.view is None else self._once(rows, rows.view)
         picked = None if taken is None or taken.all() else np.flatnonzero(taken)
-        for start in range(0, len(self) if picked is None else len(picked), BLOCK):
-            block = slice(start, start + BLOCK) if picked is None else picked[start : start + BLOCK]
-            made = self._block(rows, block) if whole is None else whole[block]
-            if rows.view is not None:
-                made = rows.view(made)
-            yield made, self.y[block], None if self.weights is None else self.weights[block]
-        for each in (self.X, *self.made.values()):
+        for start in range(0, len(self) if picked is None else len(picked), rows.at_once):
+            block = slice(start, start + rows.at_once)
+            some: Any = block if picked is None else picked[block]
+            made = self._block(rows, some) if whole is None else whole[some]
+            if rows.view is not None and once is not None:
+                made = rows.view.seen(made, once[some])
+            yield made, self.y[some], None if self.weights is None else self.weights[some]
+        for each in (self._X, *self.made.values()):
             if isinstance(each, np.ndarray):
                 _forget_pages(each)
 
     def _block(self, rows: Rows, block: Any) -> Any:
         """Return what is made of some rows."""
         if rows.source is None:
-            return rows.make(np.array(self.X[block]))
+            return rows.make(np.array(self._X[block] if self._places is None else self._X[self._places[block]]))
         source = self._whole(rows.source)
         return rows.make(self._block(rows.source, block) if source is None else source[block])
 
+    def _once(self, rows: Rows, view: View) -> Floats:
+        """Return what the view keeps of each row: a number or so, for which there is always room."""
+        if self._of_view is None or self._of_view[0] != view.key:
+            whole = self._whole(rows)
+            starts = range(0, max(len(self), 1), BLOCK)
+            blocks = (slice(start, start + BLOCK) for start in starts)
+            made = (self._block(rows, block) if whole is None else whole[block] for block in blocks)
+            self._of_view = view.key, np.concatenate([view.once(each) for each in made])
+        return self._of_view[1]
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the rows take: none where they lie in a file."""
+        return 0 if _file_of(self._X) is not None else self._X.nbytes
+
     def _whole(self, rows: Rows) -> Any:
         """Return what is made of all rows; None where that is not kept, for lack of room."""
+        if rows.key == ROWS.key and self._places is None:
+            return self._X
         if rows.key == ROWS.key:
-            return self.X
+            return None
         if rows.key not in self.made and len(self):
             self.made = {key: whole for key, whole in self.made.items() if key in rows.keys}
             first = self._block(rows, slice(0, 1))
@@ -171,12 +219,18 @@ def _joined(parts: Sequence[Any]) -> Any:
     return scipy.sparse.vstack(parts, format="csr") if scipy.sparse.issparse(parts[0]) else parts[0].joined(parts)
 
 
-def _forget_pages(X: NDArray[Any]) -> None:
-    """Give back the memory of rows that lie in a file: they are read again when they are looked at."""
-    base = X
+def _file_of(X: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the array of all rows of a file, where they lie in one."""
+    base: Any = X
     while isinstance(base.base, np.ndarray):
         base = base.base
-    if isinstance(base.base, mmap.mmap):
+    return base if isinstance(base.base, mmap.mmap) else None
+
+
+def _forget_pages(X: NDArray[Any]) -> None:
+    """Give back the memory of rows that lie in a file: they are read again when they are looked at."""
+    base = _file_of(X)
+    if base is not None and isinstance(base.base, mmap.mmap):
         start = X.ctypes.data - base.ctypes.data
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
         base.base.madvise(mmap.MADV_DONTNEED, first, start + X.nbytes - first)
@@ -184,7 +238,7 @@ def _forget_pages(X: NDArray[Any]) -> None:
 
 def share_room(shards: Sequence[Shard]) -> None:
     """Give each shard of a machine room for its features: what the records leave of KEPT."""
-    records, room = sum(map(len, shards)), max(KEPT - sum(shard.X.nbytes for shard in shards), 0)
+    records, room = sum(map(len, shards)), max(KEPT - sum(shard.memory for shard in shards), 0)
     for shard in shards:
         shard.room = room * len(shard) // max(records, 1)
 
@@ -207,6 +261,34 @@ class Sums(Protocol):
         ...
 
 
+class Total:
+    """A sum that terms are added to in order: in pairs, these in pairs, and so on: k terms are rounded 2 log2 k times.
+
+    A term is in at most log2 k sums of pairs, and these, at most one of each size, are added up last, the smallest
+    first.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._parts: list[tuple[int, Any]] = []
+        """Sums of so many terms, powers of two, falling."""
+
+    def add(self, term: Any) -> None:
+        """Add a term."""
+        count = 1
+        while self._parts and self._parts[-1][0] == count:
+            term, count = self._parts.pop()[1] + term, 2 * count
+        self._parts.append((count, term))
+
+    @property
+    def value(self) -> Any:
+        """The sum; None of nothing."""
+        total = None
+        for _, part in reversed(self._parts):
+            total = part if total is None else part + total
+        return total
+
+
 class LocalSums:
     """Records that are here."""
 
@@ -219,14 +301,14 @@ class LocalSums:
 
     def total(self, term: Term, given: Sequence[Any] | None = None, progress: OnCount = lambda _: None) -> Any:
         """See `Sums`."""
-        total, done = None, 0
+        total, done = Total(), 0
         with ONE_THREAD.limit(limits=1):
             each = zip(self.shards, given or [None] * len(self.shards), strict=True)
             for shard, part in zip(self.shards, _in_order(lambda pair: term(*pair), each), strict=True):
-                total = part if total is None else total + part
+                total.add(part)
                 done += len(shard)
                 progress(done)
-        return total
+        return total.value
 
 
 def _in_order(compute: Callable[[Any], Any], each: Iterator[Any]) -> Iterator[Any]:
@@ -253,18 +335,23 @@ def of_rows(
     weights: Floats | None = None,
     units: Integers | None = None,
     files: Sequence[int] | None = None,
+    places: Integers | None = None,
 ) -> LocalSums:
-    """Return the sums over records that are here. files: how many records each file has; None for one file."""
+    """Return the sums over records that are here. files: how many records each file has; None for one file.
+
+    places: of the records' rows in X, rising, (n,); None where they are all of X.
+    """
     shards, start = [], 0
     for length in (len(y),) if files is None else files:
         for first in range(start, max(start + length, start + 1), SHARD):
             part = slice(first, min(first + SHARD, start + length))
             shards.append(
                 Shard(
-                    X[part],
+                    X[part] if places is None else X,
                     y[part],
                     None if weights is None else weights[part],
                     None if units is None else units[part],
+                    None if places is None else places[part],
                 )
             )
         start += length

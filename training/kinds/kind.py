@@ -30,7 +30,7 @@ from dpserve.training.watchers import Watcher
 
 if TYPE_CHECKING:
     from dpserve.training.bundles.certificate import ModelCertificate
-    from dpserve.training.inputs.records import Declaration, Records
+    from dpserve.training.inputs.records import AnyRecords, Declaration, Records
     from dpserve.training.pay_once.certificate import ReleaseCertificate
     from dpserve.training.pay_once.chain import Step
     from dpserve.training.pay_once.classifier import ReleasedClassifier
@@ -80,7 +80,7 @@ class Terms:
 class Job:
     """A model to train."""
 
-    records: "Records"
+    records: "AnyRecords"
     name: str
     lineage: str
     feature_map: FeatureMap

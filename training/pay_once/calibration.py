@@ -277,26 +277,24 @@ def record_terms(logits: Floats, y: Integers, scale: float, weight: float, share
     """
     with np.errstate(all="ignore"):
         scaled = logits * (scale or 1.0)
-        summed = logits * scale + weight * shares
-        weights = elementary.exp(summed - summed.max(axis=1, keepdims=True))
-        p = weights / elementary.row_sums(weights)[:, None]
-        mean = elementary.row_sums(p * scaled)
-        mean_share = elementary.row_sums(p * shares)
+        p = elementary.softmax(logits * scale + weight * shares)
+        mean, mean_share = elementary.row_sums(p * scaled), elementary.row_sums(p * shares)
         around, share_around = scaled - mean[:, None], shares - mean_share[:, None]
-        numbers = np.stack(
+        weighed = p * around
+        numbers = np.column_stack(
             [
                 (mean - scaled[np.arange(len(y)), y]) / bound,
                 (mean_share - shares[y]) / bound,
-                elementary.row_sums(p * around * around) / bound**2,
-                elementary.row_sums(p * around * share_around) / bound**2,
+                elementary.row_sums(weighed * around) / bound**2,
+                elementary.row_sums(weighed * share_around) / bound**2,
                 elementary.row_sums(p * share_around * share_around) / bound**2,
-            ],
-            axis=1,
+            ]
         )
-        numbers = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -1, 1)
+        numbers[np.isnan(numbers)] = 0.0
+        np.clip(numbers, -1, 1, out=numbers)
         lengths = np.sqrt(elementary.row_sums(numbers * numbers))
-    numbers *= (ROUND_PART * (1 - 2.0**-20) / np.maximum(lengths, 1.0))[:, None]
-    steps: Integers = np.trunc(numbers * _GRID).astype(np.int64)
+    numbers *= (ROUND_PART * (1 - 2.0**-20) * _GRID / np.maximum(lengths, 1.0))[:, None]
+    steps: Integers = np.trunc(numbers, out=numbers).astype(np.int64)
     return steps
 
 

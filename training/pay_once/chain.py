@@ -21,7 +21,7 @@ from dpserve.training.pay_once.releases import TRAINING, RecordsPart, Release
 
 if TYPE_CHECKING:
     from dpserve.training.features.maps import FeatureMap
-    from dpserve.training.inputs.records import Declaration, Records
+    from dpserve.training.inputs.records import AnyRecords, Declaration
     from dpserve.training.pay_once.certificate import ReleaseCertificate
 
 
@@ -77,7 +77,7 @@ class FeatureStep(Step):
 
     @abstractmethod
     def run(
-        self, records: "Records", feature_map: "FeatureMap", share: int, price: int, randomness: Randomness
+        self, records: "AnyRecords", feature_map: "FeatureMap", share: int, price: int, randomness: Randomness
     ) -> tuple["FeatureMap", Release]:
         """Return the new map, and what was released for it. share: of the price, which is what all may cost."""
 
@@ -138,7 +138,7 @@ class BoughtFeatures:
 
 
 def buy_features(
-    steps: Iterable[FeatureStep], records: "Records", feature_map: "FeatureMap", price: int, randomness: Randomness
+    steps: Iterable[FeatureStep], records: "AnyRecords", feature_map: "FeatureMap", price: int, randomness: Randomness
 ) -> tuple[BoughtFeatures, int]:
     """Return the features that the steps make of a map, and what is left of the price, in picorho."""
     made, left = BoughtFeatures(feature_map), price

@@ -10,7 +10,7 @@ from dpserve.training.errors import WrongOption
 from dpserve.training.features.maps import FeatureMap, Quantiles
 from dpserve.training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from dpserve.training.fitting.histograms import cut_at_quantiles
-from dpserve.training.inputs.records import Declaration, Records
+from dpserve.training.inputs.records import AnyRecords, Declaration
 from dpserve.training.pay_once.chain import FeatureStep
 from dpserve.training.pay_once.releases import Release
 
@@ -48,7 +48,7 @@ class Cuts(FeatureStep):
             raise WrongOption("quantile_share", reason, remedy="take bins, or a larger price") from error
 
     def run(
-        self, records: Records, feature_map: FeatureMap, share: int, price: int, randomness: Randomness
+        self, records: AnyRecords, feature_map: FeatureMap, share: int, price: int, randomness: Randomness
     ) -> tuple[FeatureMap, Release]:
         """Return the map cut at the quantiles."""
         assert isinstance(feature_map, Quantiles)

@@ -1,7 +1,8 @@
 """The planner in the place of a kind of model: it chooses the kind, and the features that follow from public rules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from dpserve.training.features import rules
 from dpserve.training.features.images import OfImages
 from dpserve.training.features.quantiles import QUANTILE_SHARE
 from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import Shard, Sums
 from dpserve.training.kinds.kind import Ability, Job, Kind
 from dpserve.training.kinds.registry import kind_for, train_and_save
 from dpserve.training.options import Options, option
@@ -54,7 +56,7 @@ class PlannedKind(Kind):
         n, whole, declared = job.record_count, job.model_price, job.terms.declaration
         shape = job.feature_map.image_shape if isinstance(job.feature_map, OfImages) else None
         public = None if options.public is None else options.public()
-        if public is not None and (shared := rows_in_both(public, job.records)):
+        if public is not None and (shared := rows_in_both(public, job.records.sums)):
             raise TrainingError(
                 f"the public rows hold private records, {shared:,} of them: what a simulation on them tells is not "
                 "covered by any budget. Put rows that are public into a file of their own"
@@ -90,7 +92,16 @@ class PlannedKind(Kind):
 PLANNED_KIND = PlannedKind()
 
 
-def rows_in_both(rows: Records, private: Records) -> int:
-    """Return how many of the rows are, in their columns and label, private records."""
-    known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
-    return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
+def rows_in_both(rows: Records, private: Sums) -> int:
+    """Return how many of private records are, in their columns and label, among the rows."""
+    known = {row.tobytes() + label.tobytes() for row, label in zip(rows.X, rows.y, strict=True)}
+    shared: int = private.total(partial(_shared_rows, known=known))
+    return shared
+
+
+def _shared_rows(shard: Shard, _: None, *, known: Set[bytes]) -> int:
+    return sum(
+        row.tobytes() + label.tobytes() in known
+        for X, y, _weights in shard.blocks()
+        for row, label in zip(X, y, strict=True)
+    )

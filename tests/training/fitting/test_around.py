@@ -49,7 +49,7 @@ def some_mean(MAP, generator, X):
 def test_rows_around_a_mean_are_the_dense_ones(MAP, seed):
     X, _, generator = table(seed, 9)
     mean = some_mean(MAP, generator, X)
-    rows = SparseCentred(MAP.compact(X), mean, 4.0)
+    rows = SparseCentred.at(MAP.compact(X), mean, 4.0)
     apart = MAP(X, {}) - mean
     distances = np.linalg.norm(apart, axis=1)
     dense = 4.0 * apart / np.maximum(distances, CLOSEST)[:, None]
@@ -59,7 +59,7 @@ def test_rows_around_a_mean_are_the_dense_ones(MAP, seed):
     np.testing.assert_allclose(rows.summed(factors), dense.T @ factors, atol=1e-12)
     assert (np.linalg.norm(dense, axis=1) <= np.sqrt(rows.squared_lengths) * (1 + 2.0**-50)).all()
     far = distances > 1.5 * CLOSEST
-    drawn = DenseCentred(directions_of(X, MAP), mean, 4.0)
+    drawn = DenseCentred.at(directions_of(X, MAP), mean, 4.0)
     np.testing.assert_allclose(dense[far], (drawn.apart * drawn.scales[:, None])[far], atol=1e-5)
 
 
@@ -70,11 +70,11 @@ def test_a_sparse_row_has_the_same_bits_alone_and_among_others(MAP, seed):
     X, y, generator = table(seed, 40)
     mean, network = some_mean(MAP, generator, X), Network((MAP.dimension, 7, CLASSES))
     parameters = network.initial(seed) + generator.standard_normal(network.size) * 0.1
-    together = SparseCentred(MAP.compact(X), mean, 4.0)
+    together = SparseCentred.at(MAP.compact(X), mean, 4.0)
     wanted = network.gradient_factors(parameters, together, y)
     for place in (0, 17, 39):
         one = slice(place, place + 1)
-        alone = SparseCentred(MAP.compact(X[one]), mean, 4.0)
+        alone = SparseCentred.at(MAP.compact(X[one]), mean, 4.0)
         np.testing.assert_array_equal(alone.scales, together.scales[one])
         found = network.gradient_factors(parameters, alone, y[one])
         for (_, d), (_, among) in zip(found, wanted, strict=True):
@@ -90,8 +90,8 @@ def test_the_clipped_sum_is_the_dense_one(MAP, hidden):
     parameters = network.initial(1) + generator.standard_normal(network.size) * 0.3
     mean = on_steps(MAP(X, {}).mean(axis=0))
     for clip_norm in (1e-3, 1.0, 100.0):
-        sparse = network.clipped_sum(parameters, SparseCentred(MAP.compact(X), mean, 4.0), y, clip_norm)
-        dense = network.clipped_sum(parameters, DenseCentred(directions_of(X, MAP), mean, 4.0), y, clip_norm)
+        sparse = network.clipped_sum(parameters, SparseCentred.at(MAP.compact(X), mean, 4.0), y, clip_norm)
+        dense = network.clipped_sum(parameters, DenseCentred.at(directions_of(X, MAP), mean, 4.0), y, clip_norm)
         assert np.linalg.norm(sparse - dense) <= 1e-4 * np.linalg.norm(dense)
 
 
@@ -106,7 +106,7 @@ def test_no_record_moves_the_clipped_sum_further_than_the_norm(MAP, seed, size):
     mean = some_mean(MAP, generator, X)
     with np.errstate(all="ignore"):
         whole, less, own = (
-            network.clipped_sum(parameters, SparseCentred(MAP.compact(X[part]), mean, 4.0), y[part], 0.5)
+            network.clipped_sum(parameters, SparseCentred.at(MAP.compact(X[part]), mean, 4.0), y[part], 0.5)
             for part in (slice(None), slice(1, None), slice(0, 1))
         )
     assert np.linalg.norm(own) <= 0.5 * (1 + 2.0**-30)
@@ -172,6 +172,7 @@ def test_the_view_of_rows_leaves_what_was_made_of_them(MAP):
     dense = plain.toarray() if MAP is MAPS[0] else plain.dense()
     assert (dense == MAP(X, {})).all()
     assert len(records.shards[0].made) == 1
+    assert first.rows.shape == plain.shape
 
 
 def records_of(MAP, seed, count):

@@ -42,7 +42,7 @@ def test_directions_are_in_steps_and_no_longer_than_one():
 @given(seed=st.integers(0, 10**6))
 def test_rows_have_the_stated_length_around_the_mean(seed):
     directions, mean, _, generator = table(seed, 9)
-    rows = DenseCentred(directions, mean, 4.0)
+    rows = DenseCentred.at(directions, mean, 4.0)
     apart = directions - mean
     distances = np.linalg.norm(apart, axis=1)
     drawn = 4.0 * apart / np.where(distances > 0, distances, 1)[:, None]
@@ -61,10 +61,10 @@ def test_a_row_has_the_same_bits_alone_and_among_others(seed):
     directions, mean, y, generator = table(seed, 40)
     network = Network((WIDTH, 7, CLASSES))
     parameters = network.initial(seed) + generator.standard_normal(network.size) * 0.1
-    wanted = network.gradient_factors(parameters, DenseCentred(directions, mean, 4.0), y)
+    wanted = network.gradient_factors(parameters, DenseCentred.at(directions, mean, 4.0), y)
     for place in (0, 17, 39):
         one = slice(place, place + 1)
-        found = network.gradient_factors(parameters, DenseCentred(directions[one], mean, 4.0), y[one])
+        found = network.gradient_factors(parameters, DenseCentred.at(directions[one], mean, 4.0), y[one])
         for (_, d), (_, among) in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(d, among[one])
         np.testing.assert_array_equal(found[0][0].scales, wanted[0][0].scales[one])
@@ -79,7 +79,7 @@ def test_no_record_moves_the_clipped_sum_further_than_the_norm(seed, size, hidde
     parameters = generator.standard_normal(network.size) * size
     with np.errstate(all="ignore"):
         whole, less, own = (
-            network.clipped_sum(parameters, DenseCentred(directions[part], mean, 4.0), y[part], 0.5)
+            network.clipped_sum(parameters, DenseCentred.at(directions[part], mean, 4.0), y[part], 0.5)
             for part in (slice(None), slice(1, None), slice(0, 1))
         )
     assert np.linalg.norm(own) <= 0.5 * (1 + 2.0**-30)

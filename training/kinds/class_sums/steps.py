@@ -17,7 +17,7 @@ from dpserve.training.features.maps import FeatureMap
 from dpserve.training.fitting.around import around
 from dpserve.training.fitting.dense_around import dense_around
 from dpserve.training.fitting.unit_rows import Directions, phi_of, rows_of
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import Rows, Sums
 from dpserve.training.kinds.class_sums import continued
 from dpserve.training.kinds.class_sums.model import ReleasedClassSums
@@ -46,7 +46,7 @@ class Training:
     any. progress: is told how many rows are done, of two passes over them.
     """
 
-    records: Records
+    records: AnyRecords
     model: ReleasedClassSums
     constants: Floats
     rows: Rows
@@ -247,7 +247,7 @@ def _canary_rows(columns: int, feature_map: FeatureMap) -> Rows:
 
 def begun(
     model: ReleasedClassSums,
-    records: Records,
+    records: AnyRecords,
     records_declared: int | None,
     coins: Coins | None,
     progress: Callable[[int], None],

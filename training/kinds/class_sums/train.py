@@ -9,7 +9,7 @@ from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.bundles.sealing import one_line
 from dpserve.training.errors import TrainingError
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import check_count
 from dpserve.training.kinds.class_sums import steps
 from dpserve.training.kinds.class_sums.certificate import ClassSumsCertificate
@@ -22,7 +22,7 @@ from dpserve.training.pay_once.releases import Release
 
 
 def train_class_sums(
-    records: Records,
+    records: AnyRecords,
     name: str,
     feature_map: FeatureMap,
     whole: int,

@@ -24,7 +24,6 @@ from dpserve.training.inputs.sums import Rows, Shard, Sums
 LARGEST_PARAMETERS = 2**24
 LEAST_NORM, LARGEST_NORM = 1e-30, 1e30
 """The norm that gradients are clipped to lies between these, so that no square overflows or vanishes."""
-_DRAWN = 2**20
 
 
 @dataclass(frozen=True)
@@ -166,12 +165,7 @@ def poisson_sample(records: int, sampling_rate: float, randomness: Randomness) -
     """Return which of `records` records take part, (n,), each with probability `sampling_rate`, rounded down."""
     if sampling_rate == 1:
         return np.ones(records, dtype=np.bool_)
-    threshold = np.uint64(math.floor(Fraction(sampling_rate) * 2**64))
-    taken = np.empty(records, dtype=np.bool_)
-    for start in range(0, records, _DRAWN):
-        part = taken[start : start + _DRAWN]
-        np.less(coins(len(part), randomness), threshold, out=part)
-    return taken
+    return coins(records, math.floor(Fraction(sampling_rate) * 2**64), randomness)
 
 
 def grid_step(release: StepRelease, size: int) -> float:

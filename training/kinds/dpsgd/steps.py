@@ -17,7 +17,7 @@ from dpserve.training.fitting.around import around, on_steps
 from dpserve.training.fitting.dense_around import dense_around
 from dpserve.training.fitting.network import Network
 from dpserve.training.fitting.unit_rows import phi_of
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import ROWS, OnCount, Rows, Sums
 from dpserve.training.kinds.dpsgd.centre import centre_release, mean_of, sum_of_rows
 from dpserve.training.kinds.dpsgd.descent import descend, noise_of_weights
@@ -41,7 +41,7 @@ class Training:
     of canaries, if there are any. progress: is told how many steps are done.
     """
 
-    records: Records
+    records: AnyRecords
     model: DpSgdModel
     mapped: Sums
     rows: Rows

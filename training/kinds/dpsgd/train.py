@@ -16,7 +16,7 @@ from dpserve.training.features.rows import MappedRows
 from dpserve.training.fields import NAME
 from dpserve.training.fitting.network import check_shards
 from dpserve.training.fitting.unit_rows import Directions, rows_of
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords, Records
 from dpserve.training.inputs.sums import ROWS, OnCount, check_count, of_rows
 from dpserve.training.kinds.dpsgd import steps
 from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
@@ -112,7 +112,7 @@ def directions_of(X: Floats, feature_map: FeatureMap) -> Singles:
 
 
 def train_dpsgd(
-    records: Records,
+    records: AnyRecords,
     recipe: DpSgdRecipe,
     lineage: str,
     randomness: Randomness,
@@ -136,6 +136,7 @@ def train_dpsgd(
     if directions is None:
         mapped, rows = records.sums, rows_of(recipe.feature_map)
     else:
+        assert isinstance(records, Records)  # of which all rows are mapped
         mapped, rows = of_rows(directions, records.y), ROWS
     check_shards(mapped)
     begun = steps.Training(records, model, mapped, rows, coins, progress)

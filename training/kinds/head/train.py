@@ -8,13 +8,13 @@ from dpserve.training.features.rows import MappedRows
 from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
 from dpserve.training.fitting.objective import RegularisedCrossEntropy
 from dpserve.training.fitting.solver import Objective, OnNorm, minimise
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import Rows
 from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.head.recipe import Recipe
 
 
-def train_head(records: Records, recipe: Recipe, lineage: str, progress: OnNorm = lambda _: None) -> CertifiedHead:
+def train_head(records: AnyRecords, recipe: Recipe, lineage: str, progress: OnNorm = lambda _: None) -> CertifiedHead:
     """Minimise the objective on the records, round the weights to their grid and certify the result.
 
     Raises NotConverged when the tolerance is not reached, and DataError for fewer records than the convexified

@@ -58,9 +58,11 @@ class PublishedKind(MeteredKind):
 
     def train(self, job: Job, options: Published) -> Any:
         """Train the network and save it."""
+        from dpserve.training.inputs.records import Records
         from dpserve.training.kinds.published.bundle import save_published
         from dpserve.training.kinds.published.train import train_published
 
+        assert isinstance(job.records, Records)  # it has no prediction sets, and does not go on a cluster
         if job.records.declaration.columns:
             raise WrongOption("schema", "does not go with a network as Lu et al. train it: its input is numbers")
         network = train_published(

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.randomness import Randomness
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import Rows, Sums
 from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.weights.model import ReleasedWeights
@@ -27,7 +27,7 @@ class Training:
 
     head: CertifiedHead
     model: ReleasedWeights
-    records: Records | None = None
+    records: AnyRecords | None = None
     coins: Coins | None = None
 
     @property

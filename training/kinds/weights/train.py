@@ -7,7 +7,7 @@ import numpy as np
 from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
-from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.weights.certificate import WeightsCertificate
 from dpserve.training.kinds.weights.model import ReleasedWeights
@@ -24,7 +24,7 @@ def release_weights(
     price: int,
     lineage: str,
     randomness: Randomness,
-    records: Records | None = None,
+    records: AnyRecords | None = None,
     canaries: int | None = None,
     *,
     before: tuple[Release, ...] = (),

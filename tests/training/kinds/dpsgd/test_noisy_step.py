@@ -101,7 +101,7 @@ def test_noise_that_does_not_fit_the_grid_is_refused():
         private_step(Network((1000, 1000, 2)), StepRelease(1e5, 0.5), Seeded(0))
 
 
-TRIALS = 1200
+TRIALS = 2000
 CLAIM = StepRelease(noise_multiplier=1.0, sampling_rate=0.5)
 
 
