@@ -72,7 +72,7 @@ def trained(records):
 def test_workers_have_the_shards_and_the_sums_of_one_machine(folder, unit):
     """The workers' part without Ray between: two of them, files by turns."""
     here = reader(unit=unit)(str(folder))
-    workers, lengths, totals = (Worker(), Worker()), [], []
+    workers, lengths, total = (Worker(), Worker()), [], sums.Total()
     for index, file in enumerate(files_of(str(folder))):
         found = workers[index % 2].read(index, file, reader(unit=unit))
         if found is None:
@@ -84,9 +84,9 @@ def test_workers_have_the_shards_and_the_sums_of_one_machine(folder, unit):
             counts = np.bincount(here.units.of)[numbers]
         for at, length in enumerate(workers[index % 2].share(index, numbers, counts)):
             lengths.append(length)
-            totals.append(workers[index % 2].term(index, at, weighted, None))
+            total.add(workers[index % 2].term(index, at, weighted, None))
     assert tuple(lengths) == here.sums.lengths == (256, 256, 188, 256, 256, 256, 256, 256, 220, 40)
-    assert np.array_equal(functools.reduce(np.add, totals), here.sums.total(weighted))
+    assert np.array_equal(total.value, here.sums.total(weighted))
 
 
 def weighted(shard, _):
