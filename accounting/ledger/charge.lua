@@ -1,12 +1,10 @@
 
 -- charge, apply and quote: the steps of one atomic function, which share what they have read of the call (`call.lua`).
 
--- A stream counts its entries from 1 on, without a gap. One that has another number of them, or would refuse the next, is
--- found out before the first write.
+-- A stream counts its entries from 1 on, without a gap: none can be put in before the last. One that has another number of
+-- them, or would refuse the next, is found out before the first write.
 local function check_stream(key, state, what)
-  local newest = state.seq
-  local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-  if redis.call('XLEN', key) ~= newest or (last and whole(string.match(last[1], '^%d+')) ~= newest) then
+  if redis.call('XLEN', key) ~= state.seq or redis.call('XRANGE', key, text(state.seq + 1), '+', 'COUNT', 1)[1] then
     damaged('the number of receipts is not the one that ' .. what .. ' counts')
   end
 end
@@ -92,12 +90,14 @@ end
 -- Returns nothing for a request whose lines name blocks of the lineage, having read their accounts; or the refusal.
 local function authorize_blocks(call, request, forced)
   for _, line in ipairs(request.lines) do
-    for _, block in ipairs(line.terms.admitted and {} or line.terms.blocks) do
-      if not read_inner(call, block, request, forced) then
-        return {'unknown-block', block.name}
+    if not line.terms.admitted then
+      for _, block in ipairs(line.terms.blocks) do
+        if not read_inner(call, block, request, forced) then
+          return {'unknown-block', block.name}
+        end
       end
+      line.terms.admitted = true
     end
-    line.terms.admitted = true
   end
   return nil
 end
