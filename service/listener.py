@@ -57,7 +57,7 @@ class ServiceSettings:
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep what usual requests free for the next ones, and give back at once what the largest take.
+    """Have glibc give back what starting took, keep what usual requests free, and give back what the largest take.
 
     By itself it takes and gives back the memory of a request of hundreds of rows page by page, of 256 rows of 600
     numbers 4 to 8 % of a request's CPU; and once it has seen a body of many megabytes freed it keeps all such ones.

@@ -35,9 +35,18 @@ def check_structure(text: bytes, most: Structure, rows: int) -> None:
     Of a text shorter than `SMALL` nobody need ask.
     """
     # Usually there is too little even with what strings have of these characters, and no string is looked for.
-    with_strings = Structure(text.count(b","), text.count(b":"), text.count(b"["), text.count(b"{"))
-    if not _within(with_strings, most) and not _within(structure_of(text), most):
+    if not _within(_with_strings(text), most) and not _within(structure_of(text), most):
         raise more_than(rows)
+
+
+def _with_strings(text: bytes) -> Structure:
+    """Return the numbers of characters, those in strings too. `bytes.count` takes four times as long for them."""
+    counts = [0, 0, 0, 0]
+    for start in range(0, len(text), _CHUNK):
+        characters = np.frombuffer(text, dtype=np.uint8, count=min(_CHUNK, len(text) - start), offset=start)
+        for place, each in enumerate((_COMMA, _COLON, _LIST, _OBJECT)):
+            counts[place] += int(np.count_nonzero(characters == each))
+    return Structure(*counts)
 
 
 def more_than(rows: int) -> InvalidRows:
