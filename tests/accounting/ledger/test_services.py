@@ -84,6 +84,27 @@ async def test_what_is_free_is_written_unless_the_services_own_newest_write_cove
         assert not await wrote(other)
 
 
+async def test_what_is_free_is_written_after_the_store_was_started_again(tmp_path: Path) -> None:
+    """It may hold as many receipts as before, and not the same."""
+    with EmbeddedStore(tmp_path) as store:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+            await ledger.charge(asking("lineage", "ann", "1"))
+            with redis.Redis.from_url(store.url, protocol=2) as raw:
+                os.kill(raw.info()["process_id"], signal.SIGKILL)
+            while store.is_running():
+                await asyncio.sleep(0.01)
+            store.revive()
+            with suppress(LedgerUnavailable):  # the connection that was cut
+                await ledger.lineage("lineage")
+            writes = []
+            for _ in range(2):
+                before = dump(store.url, "lineage")
+                assert (await ledger.charge(asking("lineage", "ann", "1"))).receipt is None
+                writes.append(dump(store.url, "lineage") != before)
+            assert writes == [True, False]
+
+
 async def test_a_call_that_was_given_up_is_not_done_after_a_later_one(store_url: str, lineage: str) -> None:
     """As one that hung in the network: it names what the service knew then."""
     async with await Ledger.connect(store_url) as ledger:
