@@ -3,18 +3,19 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -22,6 +23,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from dpserve.accounting.whole_files import write_shown
+from dpserve.training.watchers import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,6 +125,22 @@ def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable
         yield lambda done: progress.update(task, completed=done)
 
 
+class _Timed(Progress):
+    """A bar that goes on by itself, as its timeline says."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        columns = (TextColumn("training"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        super().__init__(*columns, console=Console(stderr=True), transient=True)
+        self._timeline = timeline
+        self.add_task("training", total=1.0)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bar as it is now."""
+        for task in self.tasks:
+            task.completed = self._timeline.share
+        yield from super().get_renderables()
+
+
 @contextmanager
 def picture(path: Path, width: float, height: float) -> Iterator["Figure"]:
     """Give an empty figure, of so many inches, that is written into this file. Raises ValueError and OSError."""
@@ -147,6 +165,20 @@ def figure(path: Path) -> Iterator["Axes"]:
 
 class Terminal:
     """Shows a training's progress on stderr: a `dpserve.training.fit.Watcher` but for what it hears."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._began = time.monotonic()
+
+    @contextmanager
+    def phases(self, expected: Callable[[], Mapping[str, float]]) -> Iterator[Callable[[str, float], None]]:
+        """Show on stderr, if it is a terminal, which share of the training's time is over."""
+        if not Console(stderr=True).is_terminal:
+            yield lambda _, __: None
+            return
+        timeline = Timeline(expected(), self._began)
+        with _Timed(timeline):
+            yield timeline.report
 
     minimising = staticmethod(minimising)
     steps_with_progress = staticmethod(steps_with_progress)

@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -62,15 +61,3 @@ def records() -> Records:
 @pytest.fixture
 def head(records: Records) -> CertifiedHead:
     return train_head(records, Recipe("small", identity(records, bias=0.25), 1.0), "lineage-of-tests")
-
-
-class Silent:
-    """Shows no progress."""
-
-    @contextmanager
-    def minimising(self, goal):
-        yield lambda reached: None
-
-    @contextmanager
-    def steps_with_progress(self, steps):
-        yield lambda done: None

@@ -28,8 +28,9 @@ from dpserve.training.kinds.loading import load_model
 from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.cuts import CUTS
+from dpserve.training.watchers import Unwatched
 from tests.training import conftest
-from tests.training.conftest import Silent, identity, make_records
+from tests.training.conftest import identity, make_records
 
 KEY = bytes(32)
 WHOLE = whole_picorho("rho:0.5")
@@ -158,7 +159,7 @@ def test_where_every_record_validates_nothing_is_trained():
 
 def candidates(kind: str, records: Records, folder, **given) -> tuple[Options, Job]:
     own, more = conftest.terms(kind, given)
-    return own, Job(records, "m", "people", identity(records), folder / "out", folder, Silent(), **more)
+    return own, Job(records, "m", "people", identity(records), folder / "out", folder, Unwatched(), **more)
 
 
 def weights(records: Records, folder, price: int = WHOLE) -> tuple[Options, Job]:

@@ -36,8 +36,9 @@ from dpserve.training.kinds.published.train import train_published
 from dpserve.training.kinds.registry import train_and_save
 from dpserve.training.pay_once.model import CentredProducts, ReleasedModel
 from dpserve.training.pay_once.model import rounded as released
+from dpserve.training.watchers import Unwatched
 from tests.training.answering import answers
-from tests.training.conftest import Silent, make_records, terms
+from tests.training.conftest import make_records, terms
 from tests.training.exact.test_network import layers_of
 from tests.training.exact.test_products import EXPONENTS, made
 from tests.training.exact.test_quantised import hardest
@@ -74,7 +75,7 @@ def bundles(tmp_path_factory):
     folder, records = tmp_path_factory.mktemp("kinds"), make_records()
     for name, (kind, feature_map, options) in (METERED | PAY_ONCE).items():
         own, more = terms(kind, options)
-        job = Job(records, "model", "lineage", MAPS[feature_map], folder / name, folder / "state", Silent(), **more)
+        job = Job(records, "model", "lineage", MAPS[feature_map], folder / name, folder / "state", Unwatched(), **more)
         train_and_save(own, job)
     return folder
 

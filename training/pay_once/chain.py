@@ -9,7 +9,7 @@ name it in a certificate's `STEPS`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -170,13 +170,24 @@ def divided(steps: Iterable[Step], price: int, numbers: PublicNumbers) -> tuple[
     return tuple(step.release(mu_for(parts[step.name])) for step in own if parts[step.name])
 
 
-def run(steps: Iterable[Step], state: State, certificate: "ReleaseCertificate", randomness: Randomness) -> State:
-    """Return the state after the steps of a model that the certificate, made before, has releases of."""
+def run(
+    steps: Iterable[Step],
+    state: State,
+    certificate: "ReleaseCertificate",
+    randomness: Randomness,
+    report: Callable[[str, float], None] = lambda _, __: None,
+) -> State:
+    """Return the state after the steps of a model that the certificate, made before, has releases of.
+
+    report: is told when a step begins and ends, by its name and the share of it that is done.
+    """
     for step in steps:
         release = certificate.release_of(step)
         if isinstance(step, ModelStep) and release is not None:
+            report(step.name, 0.0)
             with during(step.name, randomness):
                 state = step.run(state, release, randomness)
+            report(step.name, 1.0)
     return state
 
 

@@ -20,7 +20,8 @@ from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import train_and_save
 from dpserve.training.regular_files import read_regular
-from tests.training.conftest import Silent, identity, make_records, terms
+from dpserve.training.watchers import Unwatched
+from tests.training.conftest import identity, make_records, terms
 
 KINDS = {
     "head": (None, {"lam": 1.0}),
@@ -37,7 +38,7 @@ def bundles(tmp_path_factory):
     for name, (kind, options) in KINDS.items():
         feature_map = identity(records, bias=0.25)
         own, more = terms(kind, options)
-        job = Job(records, "model", "lineage", feature_map, folder / name, folder / "state", Silent(), **more)
+        job = Job(records, "model", "lineage", feature_map, folder / name, folder / "state", Unwatched(), **more)
         train_and_save(own, job)
     return folder
 

@@ -103,15 +103,7 @@ class DpSgdKind(PayOnceKind):
             before=job.before,
             certificate_type=self.certificate_type,
         )
-        with job.progress.steps_with_progress(choices.steps) as report:
-            model = train_dpsgd(
-                job.records,
-                recipe,
-                job.lineage,
-                job.randomness,
-                report,
-                canaries=options.canaries,
-            )
+        model = train_dpsgd(job.records, recipe, job.lineage, job.randomness, job.progress, canaries=options.canaries)
         return save_dpsgd(job.out, model)
 
     @property

@@ -142,8 +142,7 @@ class NoisySteps(ModelStep[Training]):
         parameters = network.initial(certificate.first_weights_seed)
         step = private_step(network, certificate.step_release, randomness)
         centre, coins = on_steps(state.model.centre), state.coins
-        compact = state.rows is not ROWS and certificate.feature_map.has_compact_rows
-        inputs = (around if compact else dense_around)(state.rows, centre, certificate.input_norm)
+        inputs = inputs_of(state.rows, centre, certificate)
         joining = None if coins is None else _canaries(coins, certificate)
         seen = np.zeros(0 if joining is None else joining.network.layers(np.empty(joining.network.size))[0][0].size)
 
@@ -184,6 +183,12 @@ def _canaries(coins: Coins, certificate: "DpSgdCertificate") -> StepCanaries:
         network,
         lambda parameters, inputs, labels: network.clipped_sum(parameters, inputs, labels, clip_norm),
     )
+
+
+def inputs_of(rows: Rows, centre: Floats, certificate: "DpSgdCertificate") -> Rows:
+    """Return what the first layer sees of rows, around the centre."""
+    compact = rows is not ROWS and certificate.feature_map.has_compact_rows
+    return (around if compact else dense_around)(rows, centre, certificate.input_norm)
 
 
 _LINEAR_LOGIT_NOISE = 2.0

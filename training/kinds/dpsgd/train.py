@@ -17,15 +17,17 @@ from dpserve.training.fields import NAME
 from dpserve.training.fitting.network import check_shards
 from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import AnyRecords, Records
-from dpserve.training.inputs.sums import ROWS, OnCount, check_count, of_rows
+from dpserve.training.inputs.sums import ROWS, check_count, of_rows
 from dpserve.training.kinds.dpsgd import steps
 from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
 from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.expected import expected_seconds
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.pay_once import chain
 from dpserve.training.pay_once.canaries import Canaries, Coins
 from dpserve.training.pay_once.chain import PublicNumbers
 from dpserve.training.pay_once.releases import Release
+from dpserve.training.watchers import Unwatched, Watcher
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def train_dpsgd(
     recipe: DpSgdRecipe,
     lineage: str,
     randomness: Randomness,
-    progress: OnCount = lambda _: None,
+    watcher: Watcher | None = None,
     directions: Singles | None = None,
     canaries: int | None = None,
 ) -> DpSgdModel:
@@ -139,6 +141,8 @@ def train_dpsgd(
         assert isinstance(records, Records)  # of which all rows are mapped
         mapped, rows = of_rows(directions, records.y), ROWS
     check_shards(mapped)
-    begun = steps.Training(records, model, mapped, rows, coins, progress)
-    model = chain.run(certificate.STEPS, begun, certificate, randomness).model
+    begun = steps.Training(records, model, mapped, rows, coins)
+    with (watcher or Unwatched()).phases(lambda: expected_seconds(begun, certificate)) as report:
+        watched = replace(begun, progress=lambda done: report(steps.NOISY_STEPS.name, done / certificate.steps))
+        model = chain.run(certificate.STEPS, watched, certificate, randomness, report).model
     return replace(model, certificate=model.certificate.with_canaries(model.canaries))
