@@ -159,8 +159,8 @@ class Shard:
         """Return what the view keeps of each row: a number or so, for which there is always room."""
         if self._of_view is None or self._of_view[0] != view.key:
             whole = self._whole(rows)
-            starts = range(0, max(len(self), 1), BLOCK)
-            blocks = (slice(start, start + BLOCK) for start in starts)
+            starts = range(0, max(len(self), 1), rows.at_once)
+            blocks = (slice(start, start + rows.at_once) for start in starts)
             made = (self._block(rows, block) if whole is None else whole[block] for block in blocks)
             self._of_view = view.key, np.concatenate([view.once(each) for each in made])
         return self._of_view[1]
@@ -180,14 +180,16 @@ class Shard:
             self.made = {key: whole for key, whole in self.made.items() if key in rows.keys}
             first = self._block(rows, slice(0, 1))
             fits = _memory_of(first) * len(self) <= self.room - sum(map(_memory_of, self.made.values()))
-            blocks = (self._block(rows, slice(start, start + BLOCK)) for start in range(0, len(self), BLOCK))
+            blocks = (
+                self._block(rows, slice(start, start + rows.at_once)) for start in range(0, len(self), rows.at_once)
+            )
             if isinstance(first, np.ndarray):
                 shape = (len(self), *first.shape[1:])
                 whole = np.empty(shape, first.dtype) if fits else _in_file(shape, first.dtype)
                 if whole is None:
                     return None
                 for index, block in enumerate(blocks):
-                    whole[index * BLOCK : (index + 1) * BLOCK] = block
+                    whole[index * rows.at_once : (index + 1) * rows.at_once] = block
             elif fits:
                 whole = _joined(list(blocks))
             else:

@@ -73,7 +73,7 @@ class Training:
     def logits(self) -> Rows:
         """The model's logits (m, C) before calibration, of the directions that are kept."""
         model, constants = self.model, self.constants  # a term takes them along to where the records are
-        return Rows(lambda kept: model.logits_of(phi_of(kept)) + constants, source=self.rows)
+        return Rows(lambda kept: model.logits_of(phi_of(kept)) + constants, source=self.rows, at_once=self.rows.at_once)
 
     def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with the calibration of these logits."""

@@ -62,7 +62,7 @@ class Training:
     def logits(self) -> Rows:
         """The model's logits (m, C), of the directions that are kept."""
         model = self.model  # a term takes it along to where the records are
-        return Rows(lambda kept: model.logits_of(phi_of(kept)), source=self.rows)
+        return Rows(lambda kept: model.logits_of(phi_of(kept)), source=self.rows, at_once=self.rows.at_once)
 
     def with_calibration(self, calibration: Calibration) -> Self:
         """Return it with the calibration of these logits in the last layer."""
