@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpserve.accounting.messages import Message
@@ -274,6 +275,7 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: O
         source.more(rows)[:] = digests_of(list(arrays), list(arrays.values()), absent)
         files[batch.part.path] = files.get(batch.part.path, 0) + rows
         progress(len(X), share)
+    pa.default_memory_pool().release_unused()  # what batches were decoded into
     if problems:
         raise DataError(_refusal_of(problems, reading))
     if not len(X):
