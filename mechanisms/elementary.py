@@ -22,6 +22,8 @@ _LN_2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _COTH = (2 / 12, -2 / 720, 2 / 30240, -2 / 1209600, 2 / 47900160, -2 * 691 / 1307674368000)
 _ATANH = tuple(2.0 / (2 * n + 1) for n in range(12))
 _SQUARE_ROOT_OF_HALF = math.sqrt(0.5)
+_LONG = 4
+"""Where columns are this many times as long as the rows, NumPy takes less time for one column after the other."""
 
 
 def exp(x: Floats) -> Floats:
@@ -82,7 +84,7 @@ def softmax(logits: Floats) -> Floats:
 
 def row_sums(values: Floats) -> Floats:
     """Return the sum of each row, (n,), of values (n, k), added from left to right."""
-    if _are_long(values):
+    if len(values) >= _LONG * values.shape[1]:
         return functools.reduce(np.add, values.T[1:], values[:, 0].copy())
     sums: Floats = np.add.accumulate(values, axis=1)[:, -1]
     return sums
@@ -90,12 +92,7 @@ def row_sums(values: Floats) -> Floats:
 
 def row_maxima(values: Floats) -> Floats:
     """Return the largest number of each row, (n,), of values (n, k); not a number where one is none."""
-    if _are_long(values):
+    if len(values) >= _LONG * values.shape[1]:
         return functools.reduce(np.maximum, values.T[1:], values[:, 0].copy())
     maxima: Floats = values.max(axis=1)
     return maxima
-
-
-def _are_long(values: Floats) -> bool:
-    """Return whether columns are so long beside the rows that NumPy takes less time for one after the other."""
-    return len(values) >= 4 * int(values.shape[1])

@@ -190,13 +190,13 @@ def pay_once_goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[G
         *_goals(
             results,
             tuple(PAY_ONCE),
-            _Wanted(MANY, "requests/s over plain", 1.0, (PLAIN,)),
+            _Wanted(MANY, "requests/s over plain", 1.05, (PLAIN,)),
             _Wanted(MANY, _FASTER, 4.0, MLSERVERS),
             _Wanted(MANY, "CPU milliseconds a request", 0.085, value=_cpu, at_least=False),
             _Wanted(ONE, _SLOWER, 0.5, MLSERVERS, value=_latencies, at_least=False),
-            _Wanted(BATCHES, _FASTER, 1.2, MLSERVERS),
+            _Wanted(BATCHES, _FASTER, 1.5, MLSERVERS),
             _Wanted(ARRAYS, "requests/s over MLServer's faster in JSON", 3.5, MLSERVERS, BATCHES),
-            _Wanted(MANY, "requests per CPU second beside mosec's", 1.0, (MOSEC,), value=_per_cpu_second),
+            _Wanted(MANY, "requests per CPU second beside mosec's", 0.8, (MOSEC,), value=_per_cpu_second),
         ),
         *_worker_goals(idle_by_name, tuple(PAY_ONCE)),
     ]
