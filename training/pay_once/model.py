@@ -12,7 +12,7 @@ import numpy as np
 from dpserve.accounting.arrays import Floats
 from dpserve.mechanisms.answer_noise import AnyNoise
 from dpserve.mechanisms.elementary import row_sums
-from dpserve.training.devices import NUMPY, Arithmetic, Matrix, product
+from dpserve.training.devices import NUMPY, Arithmetic, Matrix, TorchMatrix, product
 from dpserve.training.exact.quantised import norms, norms_of
 from dpserve.training.features.cut_rows import CutRows
 from dpserve.training.pay_once.certificate import ReleaseCertificate
@@ -95,7 +95,10 @@ class CentredProducts:
         """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean.
 
         Of rows on cuts by their codes the same bits: their products with M, and their squared lengths, are exact.
+        A device takes them as dense rows: look-ups by PyTorch were no faster than those here.
         """
+        if isinstance(phi, CutRows) and isinstance(self.rows, TorchMatrix):
+            phi = phi.dense()
         if isinstance(phi, CutRows):
             lengths, each = norms_of(phi.squared_lengths()), phi @ np.asarray(self.rows).T
         else:

@@ -1,5 +1,7 @@
 """Compact rows around a mean give what dense ones give, and a record moves their sums no further than is proved."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -202,3 +204,12 @@ def test_a_models_logits_of_rows_by_codes_have_the_bits_that_a_service_gives(hid
     choices = Choices(records_declared=300, sampling_rate=0.5, steps=4, learning_rate=0.5, hidden=hidden)
     model = train_dpsgd(records, DpSgdRecipe("m", cuts, choices, WHOLE), "l", Seeded(0))
     np.testing.assert_array_equal(model.logits_of(cuts.compact(records.X)), model.logits(records.X))
+
+
+def test_a_device_gives_rows_by_codes_the_same_bits(torch_arithmetic):
+    cuts = MAPS[1].declared
+    records = records_of(cuts, 2, 300)
+    choices = Choices(records_declared=300, sampling_rate=0.5, steps=4, learning_rate=0.5)
+    model = train_dpsgd(records, DpSgdRecipe("m", cuts, choices, WHOLE), "l", Seeded(0))
+    there = replace(model, arithmetic=torch_arithmetic)
+    np.testing.assert_array_equal(there.logits_of(cuts.compact(records.X)), model.logits(records.X))
