@@ -64,7 +64,7 @@ OnCount = Callable[[int], None]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What a term gets in place of rows. once: function of a block of them that returns what is kept of each, (m,).
+    """The form in which a term gets rows. once: function of a block of them that returns what is kept of each, (m,).
 
     seen: function of a block and of what was kept of it.
     """

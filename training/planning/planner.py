@@ -94,14 +94,14 @@ PLANNED_KIND = PlannedKind()
 
 def rows_in_both(rows: Records, private: Sums) -> int:
     """Return how many of private records are, in their columns and label, among the rows."""
-    known = {row.tobytes() + label.tobytes() for row, label in zip(rows.X, rows.y, strict=True)}
-    shared: int = private.total(partial(_shared_rows, known=known))
+    public = {row.tobytes() + label.tobytes() for row, label in zip(rows.X, rows.y, strict=True)}
+    shared: int = private.total(partial(_shared_rows, public=public))
     return shared
 
 
-def _shared_rows(shard: Shard, _: None, *, known: Set[bytes]) -> int:
+def _shared_rows(shard: Shard, _: None, *, public: Set[bytes]) -> int:
     return sum(
-        row.tobytes() + label.tobytes() in known
+        row.tobytes() + label.tobytes() in public
         for X, y, _weights in shard.blocks()
         for row, label in zip(X, y, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What sums keep of rows: each is made once, in memory or in a file, and is what it would be if it were made anew."""
+"""Rows that sums keep are made once, in memory or in a file, and are as if they were made anew."""
 
 import errno
 

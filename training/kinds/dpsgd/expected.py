@@ -80,5 +80,5 @@ class _Watch:
 
     @property
     def slowdown(self) -> float:
-        """How many times as long everything took as it took a processor, because of what else there is to do."""
+        """The ratio of the time by the clock to that of a processor, which other work raises."""
         return (time.perf_counter() - self._began) / max(time.thread_time() - self._began_thread, 1e-9)
