@@ -94,7 +94,7 @@ class Witness:
         """Know what was acknowledged before."""
         self.known = acknowledged
         self.covered = b""
-        """What the store replied to the newest charge that wrote: see `call.lua`. It ends with this process."""
+        """The state that the newest charge which wrote left, as the store said it: see `call.lua`. In memory alone."""
 
     @classmethod
     def fresh(cls, lineage: str) -> "Witness":
