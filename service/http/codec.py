@@ -43,7 +43,7 @@ from dpserve.training.inputs.column import quoted
 from dpserve.training.inputs.columns import UnencodedTexts
 from dpserve.training.pay_once.coverage import PER_MILLE
 
-RECEIPT, BUDGET, NOISE, SETS = "dpserve-receipt", "dpserve-budget", "dpserve-noise", "dpserve-prediction-sets"
+RECEIPT, BUDGET, NOISE, SETS = b"dpserve-receipt", b"dpserve-budget", b"dpserve-noise", b"dpserve-prediction-sets"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
 _JSON = frozenset({b"application/json", b"text/json", b"", b"application/x-www-form-urlencoded", b"text/plain"})
@@ -51,7 +51,7 @@ _JSON = frozenset({b"application/json", b"text/json", b"", b"application/x-www-f
 
 _NPY = npy.MEDIA_TYPE.encode()
 
-_AS_JSON: Mapping[str, str] = {"content-type": "application/json"}
+_AS_JSON: Mapping[bytes, bytes] = {b"content-type": b"application/json"}
 
 _GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
@@ -103,15 +103,15 @@ def budget_of(predictor: Predictor, prediction: Prediction) -> BudgetOut:
     )
 
 
-def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
+def headers_of(predictor: Predictor, prediction: Prediction) -> dict[bytes, bytes]:
     """Return receipt, budget and, where it is asked for, noise as headers, whose length hardly grows with the rows.
 
     The scale is the largest of the rows, and a probability p stands for one from p/(p + (1 - p) e^above) to
     p/(p + (1 - p) e^-below). `undecided` has a bit for each row, the first the highest of its byte, in hexadecimal.
     """
     headers = {
-        RECEIPT: _encode(receipt_of(predictor, prediction)).decode(),
-        BUDGET: _encode(budget_of(predictor, prediction)).decode(),
+        RECEIPT: _encode(receipt_of(predictor, prediction)),
+        BUDGET: _encode(budget_of(predictor, prediction)),
     }
     if (noise := prediction.noise) is None:
         return headers
@@ -127,7 +127,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
         undecided=None if (undecided := noise.undecided) is None else np.packbits(undecided).tobytes().hex(),
         no_interval=noise.noise.no_interval or None,
     )
-    return headers | {NOISE: _encode(said).decode()}
+    return headers | {NOISE: _encode(said)}
 
 
 def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
@@ -218,9 +218,9 @@ class RowsCodec:
         """Return the answer as JSON; as an array where the client accepts one."""
         accept = header.fields.get(b"accept", b"").lower()
         if _NPY in accept and _accepts_npy(accept):
-            headers = {"content-type": npy.MEDIA_TYPE} | headers_of(predictor, prediction)
+            headers = {b"content-type": _NPY} | headers_of(predictor, prediction)
             if request.coverage is not None:
-                headers[SETS] = _encode(sets_out(predictor, prediction, request.coverage, of_rows=False)).decode()
+                headers[SETS] = _encode(sets_out(predictor, prediction, request.coverage, of_rows=False))
             return npy.npy_of(prediction.values), headers
         values = prediction.values
         predictions: Any = values.tolist() if predictor.outputs.classes else predictor.outputs.objects(values)

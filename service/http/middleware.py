@@ -25,6 +25,9 @@ from dpserve.service.telemetry.metrics import DISCONNECTED, InFlight, problem_of
 MODEL = "dpserve.model"
 """Where the scope has the name of the model that answers, once that is known."""
 
+_REFUSED = int(HTTPStatus.BAD_REQUEST)
+"""The first status that refuses."""
+
 _log = logging.getLogger(REQUESTS)
 
 
@@ -63,7 +66,7 @@ class RequestMiddleware:
             nonlocal status, refused
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if status >= HTTPStatus.BAD_REQUEST:
+                if status >= _REFUSED:
                     refused = problem_of(message)
                 if added:
                     message["headers"] = [*message.get("headers", ()), *added]

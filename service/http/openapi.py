@@ -137,10 +137,11 @@ def _bodies() -> dict[str, Any]:
 def _predict(predictor: Predictor, in_path: list[str]) -> dict[str, Any]:
     content = {"application/json": {"schema": _reference("PredictRequest")}, npy.MEDIA_TYPE: _BINARY}
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
+    receipt, budget, noise, sets_rule = (name.decode() for name in (RECEIPT, BUDGET, NOISE, SETS))
     answered = {
         "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt, "
         f"the budget and, where they are asked for, the noise and the rule of prediction sets as JSON in the headers "
-        f"{RECEIPT}, {BUDGET}, {NOISE} and {SETS}.",
+        f"{receipt}, {budget}, {noise} and {sets_rule}.",
         "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
     }
     sets = [] if predictor.prediction_sets is None else [_COVERAGE]

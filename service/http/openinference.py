@@ -155,9 +155,9 @@ class OpenInferenceCodec:
         )
         said, headers = _encode(response), headers_of(predictor, prediction)
         if not raw:
-            return said, {"content-type": "application/json"} | headers
-        headers[JSON_LENGTH] = str(len(said))
-        return said + raw, {"content-type": "application/octet-stream"} | headers
+            return said, {b"content-type": b"application/json"} | headers
+        headers[JSON_LENGTH.encode()] = b"%d" % len(said)
+        return said + raw, {b"content-type": b"application/octet-stream"} | headers
 
 
 def _rows_of(

@@ -1,6 +1,7 @@
 """Requests for predictions, of whatever protocol: one way from the bytes of a request to those of its answer."""
 
 from collections.abc import Awaitable, Mapping, Set
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -23,8 +24,11 @@ from dpserve.service.telemetry.timeline import timeline
 
 Some = TypeVar("Some", bound=RowsRequest)
 
-Reply = tuple[bytes, Mapping[str, str]]
+Reply = tuple[bytes, Mapping[bytes, bytes]]
 """A body and its headers."""
+
+_UNCOUNTED = nullcontext()
+"""Stands where the rows of a small request are not counted."""
 
 
 class Codec(Protocol[Some]):
@@ -101,9 +105,8 @@ class PredictionEndpoint(Generic[Some]):
         """Answer one request, with a problem where it is refused."""
         try:
             if scope["method"] != "POST":
-                detail = f"{scope['path']} answers POST"
-                raise Problem(ProblemType.METHOD_NOT_ALLOWED, detail)
-            path, traced = scope["path_params"], timeline.get()
+                raise Problem(ProblemType.METHOD_NOT_ALLOWED, f"{scope['path']} answers POST")
+            path, bodies, traced = scope["path_params"], self._bodies, timeline.get()
             predictor = self._models.named(path.get("name"), path.get("version"))
             scope[MODEL] = predictor.name
             header = read_header(scope, self._codec.parameters)
@@ -113,28 +116,29 @@ class PredictionEndpoint(Generic[Some]):
             if traced is not None:
                 traced.end("authentication")
             client = predictor.certificate.lineage, caller.client
-            asked = await self._bodies.read(header.fields, receive, predictor.largest_body, client)
+            asked = await bodies.read(header.fields, receive, predictor.largest_body, client)
             if traced is not None:
                 traced.end("body")
             try:
-                work = answer(predictor, self._codec, self._metrics, header, caller, asked, self._bodies)
+                work = answer(predictor, self._codec, self._metrics, header, caller, asked, bodies)
                 body, named = await (work if len(asked) < SMALL else unless_gone(receive, work))
             finally:
-                self._bodies.release(len(asked), client)
+                bodies.release(len(asked), client)
         except REFUSALS as error:
-            problem = as_problem(error)
-            response = response_to(scope["path"], problem)
-            if problem.status is HTTPStatus.METHOD_NOT_ALLOWED:
-                response.headers["allow"] = "POST"
-            await response(scope, receive, send)
+            await _refuse(as_problem(error), scope, receive, send)
             return
-        headers = [(b"content-length", b"%d" % len(body))]
-        for name, value in named.items():
-            headers.append((name.encode(), value.encode("latin-1")))
+        headers = [(b"content-length", b"%d" % len(body)), *named.items()]
         if header.wait is not None:
             headers.append((b"preference-applied", b"wait=%g" % header.wait))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    response = response_to(scope["path"], problem)
+    if problem.status is HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["allow"] = "POST"
+    await response(scope, receive, send)
 
 
 async def answer(
@@ -150,55 +154,46 @@ async def answer(
 
     bodies: which count its rows, and have the turns in which large ones are parsed, while other requests go on.
     """
-    client = predictor.certificate.lineage, caller.client
     try:
         dry_run = bool(header.query) and header.flag("dry_run") and isinstance(codec, QuotingCodec)
         if len(body) < SMALL and len(body) <= predictor.small_body:
             request = codec.decode(predictor, header, body)
         else:
-            async with bodies.parsing.in_turn(client):
+            async with bodies.parsing.in_turn((predictor.certificate.lineage, caller.client)):
                 request = await in_thread(codec.decode, predictor, header, body)
     except (Problem, RequestRefused):
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
-    answering = _quoted if dry_run else _charged
-    if request.X.nbytes < SMALL:
-        return await answering(predictor, codec, metrics, header, caller, request)
-    with bodies.counting(request.X.nbytes, client):
-        return await answering(predictor, codec, metrics, header, caller, request)
+    counted: AbstractContextManager[None] = _UNCOUNTED
+    if request.X.nbytes >= SMALL:
+        counted = bodies.counting(request.X.nbytes, (predictor.certificate.lineage, caller.client))
+    with counted:
+        if dry_run:
+            return await _quoted(predictor, codec, caller, request)
+        if request.unencoded:
+            await predictor.encode(caller.client, request)
+        try:
+            prediction = await predictor.predict(caller, request)
+        except UnknownKey:
+            # Whose the key was is remembered, and it may be another's now.
+            prediction = await predictor.predict(await predictor.confirm(caller), request)
+        except (ClientRevoked, KeyExpired):
+            predictor.forget(caller)
+            raise
+        metrics.answered(predictor.name, len(prediction.values), prediction.charged_rows)
+        traced = timeline.get()
+        if traced is not None:
+            traced.begin()
+        reply = codec.encode(predictor, header, request, prediction)
+        if traced is not None:
+            traced.end("answer")
+        return reply
 
 
-async def _quoted(
-    predictor: Predictor, codec: Any, metrics: Metrics, header: RequestHeader, caller: Caller, request: RowsRequest
-) -> Reply:
-    del metrics, header
+async def _quoted(predictor: Predictor, codec: Any, caller: Caller, request: RowsRequest) -> Reply:
     known = await predictor.confirm(caller)
     if request.unencoded and not request.deep:
         await predictor.encode(known.client, request)
     reply: Reply = codec.encode_quote(predictor, await predictor.quote(known.client, request))
-    return reply
-
-
-async def _charged(
-    predictor: Predictor, codec: Codec[Some], metrics: Metrics, header: RequestHeader, caller: Caller, request: Some
-) -> Reply:
-    if request.unencoded:
-        await predictor.encode(caller.client, request)
-    try:
-        prediction = await predictor.predict(caller, request)
-    except UnknownKey:
-        # Whose the key was is remembered, and it may be another's now.
-        caller = await predictor.confirm(caller)
-        prediction = await predictor.predict(caller, request)
-    except (ClientRevoked, KeyExpired):
-        predictor.forget(caller)
-        raise
-    metrics.answered(predictor.name, len(prediction.values), prediction.charged_rows)
-    traced = timeline.get()
-    if traced is None:
-        return codec.encode(predictor, header, request, prediction)
-    traced.begin()
-    reply = codec.encode(predictor, header, request, prediction)
-    traced.end("answer")
     return reply

@@ -174,48 +174,6 @@ class _Room:
             del self._held[caller]
 
 
-class _Deadline:
-    """Ends blocks that last longer than so many seconds by TimeoutError, one block of a task at a time.
-
-    All have as long, so that one timer is enough: one for each request takes more time than all else that reads it.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._ends: dict[asyncio.Task[Any], float] = {}  # the first to end comes first
-        self._late: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> float:
-        task = asyncio.current_task()
-        assert task is not None
-        loop = task.get_loop()
-        self._ends[task] = end = loop.time() + self._seconds
-        if self._timer is None:
-            self._timer = loop.call_at(end, self._end_late, loop)
-        return end
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        del self._ends[task]
-        if task in self._late:
-            self._late.remove(task)
-            # Somebody else may have cancelled it as well, who is not to wait.
-            if not task.uncancel() and kind is asyncio.CancelledError:
-                raise TimeoutError
-
-    def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        for task, end in self._ends.items():
-            if end > loop.time():
-                self._timer = loop.call_at(end, self._end_late, loop)
-                return
-            if task not in self._late:
-                self._late.add(task)
-                task.cancel()
-
-
 class Bodies:
     """Reads bodies, each within `seconds`, and holds at most `together` bytes of them, a fifth of them of one caller.
 
@@ -226,7 +184,10 @@ class Bodies:
     def __init__(self, seconds: float = 30.0, together: int = 5 * LARGEST_BODY) -> None:
         """together: of all bodies of this process."""
         self._seconds, self.together = seconds, together
-        self._arriving = _Deadline(seconds)
+        # All have as long, so that one timer is enough: one for each takes more time than all else that reads a body.
+        self._ends: dict[asyncio.Task[Any], float | None] = {}
+        """When each body that arrives must be there, by the task that reads it, the first first; None: it is late."""
+        self._timer: asyncio.TimerHandle | None = None
         self._bodies, self._rows = _Room(together), _Room(together)
         self.release = self._bodies.release
         """Count so many bytes of a caller's body no more."""
@@ -270,31 +231,49 @@ class Bodies:
         if int(fields.get(b"content-length", 0)) > largest:
             await _discard(fields, receive, asyncio.get_running_loop().time() + self._seconds)
             raise too_long(largest)
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._ends[task] = deadline = loop.time() + self._seconds
+        self._timer = self._timer or loop.call_at(deadline, self._end_late, loop)
         body = bytearray()  # small parts that are kept, each by itself, would leave the memory in pieces
         more, length = True, 0
         try:
-            with self._arriving as deadline:
-                while more:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        raise ClientDisconnected
-                    part: bytes = message.get("body", b"")
-                    more = message.get("more_body", False)
-                    if length + len(part) > largest:
-                        raise too_long(largest)
-                    length += len(part)
-                    self._bodies.take(len(part), length, caller)
-                    if not more and not body:
-                        return part
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientDisconnected
+                part: bytes = message.get("body", b"")
+                more = message.get("more_body", False)
+                if length + len(part) > largest:
+                    raise too_long(largest)
+                length += len(part)
+                self._bodies.take(len(part), length, caller)
+                if more or body:
                     body += part
-            return bytes(body)
         except BaseException as error:
             self.release(length, caller)
-            if isinstance(error, TimeoutError):
+            # Somebody else may have cancelled it as well, who is not to wait.
+            late = self._ends.pop(task) is None and not task.uncancel()
+            if late and isinstance(error, asyncio.CancelledError):
                 raise self._too_late() from None
             if more and isinstance(error, Problem | Overloaded):
                 await _discard(fields, receive, deadline)
             raise
+        if self._ends.pop(task) is None:
+            task.uncancel()
+        return bytes(body) or part
+
+    def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the reading of each body that should be there by now."""
+        self._timer = None
+        for task, end in self._ends.items():
+            if end is None:
+                continue
+            if end > loop.time():
+                self._timer = loop.call_at(end, self._end_late, loop)
+                return
+            self._ends[task] = None
+            task.cancel()
 
     def _too_late(self) -> Problem:
         detail = f"the body did not arrive within {self._seconds:g} seconds"

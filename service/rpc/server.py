@@ -226,7 +226,8 @@ class GrpcPort:
             caller = await self.authentication.payer(header, predictor.lineage)
             if traced is not None:
                 traced.end("authentication")
-            reply, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body, self.bodies)
+            reply, behind = await answer(predictor, _CODEC, self.metrics, header, caller, body, self.bodies)
+            call.behind = {name.decode(): value.decode() for name, value in behind.items()}
             return reply
 
     async def _tell_of_model(self, name: str, questions: "_Questions", call: Call) -> bytes:

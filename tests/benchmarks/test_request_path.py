@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.request_path import METERED, PAY_ONCE, traces
 
-MOST = {METERED: (118, 33, 68), PAY_ONCE: (58, 21, 34) if find_spec("simdjson") else (62, 21, 35)}
+MOST = {METERED: (115, 33, 67), PAY_ONCE: (55, 21, 33) if find_spec("simdjson") else (59, 21, 34)}
 """Calls, files and changes of file: what was reached. A change that needs more says why.
 
 While functions are traced simdjson may take what it parsed before to be in use, and then another parser reads the row,
