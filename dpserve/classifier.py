@@ -49,8 +49,8 @@ from dpserve.payments import FitCost, charge_model, check_account, errors_in_pyt
 from dpserve.prices import Price
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
+from dpserve.training.bundles.drafts import draft_folder
 from dpserve.training.bundles.sealing import EVALUATION_FILE, write_folder
-from dpserve.training.drafts import draft_folder
 from dpserve.training.errors import ErrorList, TrainingError, WrongValue
 from dpserve.training.evaluation import Evaluation, Law, evaluate
 from dpserve.training.feature_choice import Features

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from dpserve.accounting import picorho
 from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for
 from dpserve.mechanisms.randomness import Randomness
+from dpserve.training.bundles.drafts import draft_folder
 from dpserve.training.bundles.sealing import load_sealed, save_sealed, write_folder
-from dpserve.training.drafts import draft_folder
 from dpserve.training.errors import TrainingError
 from dpserve.training.inputs.lineage import owner_key
 from dpserve.training.inputs.records import Records

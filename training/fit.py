@@ -22,7 +22,7 @@ from dpserve.mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from dpserve.mechanisms.randomness import Randomness, SystemRandomness
 from dpserve.training.block_choice import Blocks
 from dpserve.training.bundles.certificate import ProvenCertificate
-from dpserve.training.drafts import draft_folder
+from dpserve.training.bundles.drafts import draft_folder
 from dpserve.training.errors import BundleError, ErrorList, TrainingError, WrongOption
 from dpserve.training.feature_choice import AutoFeatures, EncoderFeatures, Features, compute_features
 from dpserve.training.features.maps import Encoder
@@ -37,7 +37,7 @@ from dpserve.training.pay_once.prediction_sets import By
 from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
 from dpserve.training.planning.planner import PLANNED_KIND, Planner
 from dpserve.training.sets_choice import sets_by_rule
-from dpserve.training.watchers import Unwatched, Warned, Watcher
+from dpserve.training.watchers import SETS, Unwatched, Warned, Watcher
 
 UNNAMED = "unnamed"
 """The lineage of a request that names none: it is refused before anything is trained."""
@@ -179,14 +179,15 @@ def fit(
     feature_map = request.features.map_for(records.declaration, head=request.made_kind.centred_images)
     others = request.blocks.equal_rows_in_blocks_are_others
     with (
+        watcher.timed(),
         noted_in_lineage(
             records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
         ) as warning,
         noted_in_blocks(records, request.lineage, state, equal_rows_are_others=others),
     ):
         if isinstance(feature_map, Encoder):
-            with watcher.steps_with_progress(len(records), "features") as done:
-                compute_features(feature_map, records.X, done)
+            with watcher.shares("features") as show:
+                compute_features(feature_map, records.X, lambda done: show("", done / len(records)))
         job = Job(
             records,
             request.name,
@@ -223,7 +224,10 @@ def _check_written(certificate: ProvenCertificate, out: Path) -> None:
 
 def _trained(job: Job, request: Request) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
-    return kinds.train_and_save(request.kind, job, request.made_kind)
+    if isinstance(request.kind, Planner):
+        certificate: ProvenCertificate = PLANNED_KIND.train(job, request.kind)
+        return certificate
+    return kinds.train_and_save(request.kind, job)
 
 
 def _sets_of(request: Request, declaration: Declaration, *, on_one_machine: bool) -> By | None:
@@ -251,8 +255,11 @@ def _train_with_sets(job: Job, records: Records, request: Request, by: By) -> Pr
     n = None if job.n is None else max(1, job.n * (one_in - 1) // one_in)
     with draft_folder(job.state) as folder:
         draft = folder / "model"
-        _trained(replace(job, records=training, n=n, out=draft), request)
-        return with_sets(draft, job.out, held, by, one_in, job.randomness)
+        _trained(replace(job, records=training, n=n, out=draft, held=len(held)), request)
+        job.progress.report(SETS, 0.0)
+        certificate = with_sets(draft, job.out, held, by, one_in, job.randomness)
+        job.progress.report(SETS, 1.0)
+        return certificate
 
 
 @contextmanager

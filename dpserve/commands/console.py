@@ -14,7 +14,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -23,7 +22,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from dpserve.accounting.whole_files import write_shown
-from dpserve.training.watchers import Timeline
+from dpserve.training.watchers import Timed, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,45 +98,21 @@ def _in_lines(what: str, clock: Callable[[], float]) -> Callable[[str, float], N
     return say
 
 
-@contextmanager
-def minimising(goal: float) -> Iterator[Callable[[float], None]]:
-    """Show how far the gradient norm is from its goal; yields a function that takes the norm."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("training", total=None)
-
-    def report(gradient_norm: float) -> None:
-        progress.start()  # not before: features may have a line of their own until then
-        progress.update(task, description=f"training: gradient norm {gradient_norm:.1e}, to reach {goal:.1e}")
-
-    try:
-        yield report
-    finally:
-        progress.stop()
-
-
-@contextmanager
-def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable[[int], None]]:
-    """Show a bar of `steps` steps on the terminal; yields a function that takes how many are done."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("training", total=steps)
-        yield lambda done: progress.update(task, completed=done)
-
-
 class _Timed(Progress):
     """A bar that goes on by itself, as its timeline says."""
 
     def __init__(self, timeline: Timeline) -> None:
         columns = (TextColumn("training"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        super().__init__(*columns, console=Console(stderr=True), transient=True)
+        console, piped = Console(stderr=True), not sys.stdout.isatty()
+        super().__init__(*columns, console=console, transient=True, redirect_stdout=not piped)
         self._timeline = timeline
-        self.add_task("training", total=1.0)
+        self.add_task("training", total=None)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return the bar as it is now."""
         for task in self.tasks:
-            task.completed = self._timeline.share
+            share = self._timeline.share
+            task.completed, task.total = share, 1.0 if share else None  # it pulses until that is known
         yield from super().get_renderables()
 
 
@@ -163,23 +138,32 @@ def figure(path: Path) -> Iterator["Axes"]:
         yield drawn.add_subplot()
 
 
-class Terminal:
+class Terminal(Timed):
     """Shows a training's progress on stderr: a `dpserve.training.fit.Watcher` but for what it hears."""
 
-    def __init__(self) -> None:
-        """Begin."""
-        self._began = time.monotonic()
+    _bar: Progress | None = None
 
     @contextmanager
-    def phases(self, expected: Callable[[], Mapping[str, float]]) -> Iterator[Callable[[str, float], None]]:
+    def timed(self) -> Iterator[None]:
         """Show on stderr, if it is a terminal, which share of the training's time is over."""
-        if not Console(stderr=True).is_terminal:
-            yield lambda _, __: None
-            return
-        timeline = Timeline(expected(), self._began)
-        with _Timed(timeline):
-            yield timeline.report
+        with super().timed():
+            if not Console(stderr=True).is_terminal:
+                yield
+                return
+            with _Timed(self.timeline) as self._bar:
+                yield
 
-    minimising = staticmethod(minimising)
-    steps_with_progress = staticmethod(steps_with_progress)
-    shares = staticmethod(shares)
+    def expect(self, seconds: Callable[[], Mapping[str, float]], /) -> None:
+        """Find them, where they are shown."""
+        if self._bar is not None:
+            super().expect(seconds)
+
+    @contextmanager
+    def shares(self, what: str, /) -> Iterator[Callable[[str, float], None]]:
+        """Show in place of the bar what is done now."""
+        if self._bar is not None:
+            self._bar.stop()
+        with shares(what) as report:
+            yield report
+        if self._bar is not None:
+            self._bar.start()

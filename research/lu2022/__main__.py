@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpserve.audit.reports import ReportTable
-from dpserve.commands.console import shares, steps_with_progress
+from dpserve.commands.console import shares
 from dpserve.training.devices import training_device
 from dpserve.training.errors import extra
 from research.commands import program, run
@@ -132,8 +132,8 @@ def convexity(
     from dpserve.training.inputs.digits import load_digits
 
     records = load_digits().train
-    with steps_with_progress(epochs) as progress:
-        found = argument.midpoints(records, epochs=epochs, seed=seed, on_epoch=progress)
+    with shares("training") as progress:
+        found = argument.midpoints(records, epochs=epochs, seed=seed, on_epoch=lambda done: progress("", done / epochs))
     _print((argument.table(found, len(records.declaration.classes)),), machine)
 
 

@@ -4,7 +4,6 @@ SciPy does the optimising. What counts is only what is measured at the end: a bo
 exact objective, rounding included. Without it there is no certificate.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +14,6 @@ from dpserve.training.errors import NotConverged
 from dpserve.training.fitting.sensitivity import projected
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
-OnNorm = Callable[[float], None]
-"""Takes the norm of the gradient, after each step."""
 
 _NEWTON_STEPS = 20
 
@@ -48,15 +45,14 @@ class Objective(Protocol):
 def minimise(
     objective: Objective,
     tolerance: float,
-    progress: OnNorm = lambda _: None,
 ) -> Floats:
     """Return W (C, D) with ||gradient of J at W||_F <= tolerance, projected onto the public ball.
 
-    progress: called with the gradient norm wherever it is computed. Raises NotConverged if the gradient norm plus a
+    Raises NotConverged if the gradient norm plus a
     bound on its rounding stays above the tolerance.
     """
     shape = (objective.classes, objective.dimension)
-    W = _trust_region(objective, shape, tolerance, progress)
+    W = _trust_region(objective, shape, tolerance)
     best, bound = W, gradient_bound(objective, W)
     for _ in range(_NEWTON_STEPS):
         # Function values stop improving at 1e-16 of their size, before the gradient is as small as it can be:
@@ -68,7 +64,6 @@ def minimise(
         if not reached < bound:
             break
         best, bound = W, reached
-        progress(bound)
     if not bound <= tolerance:
         raise NotConverged(
             Message(
@@ -89,7 +84,7 @@ def gradient_bound(objective: Objective, W: Floats) -> float:
     return computed * (1 + 1e-9) + objective.gradient_rounding(W)
 
 
-def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float, progress: OnNorm) -> Floats:
+def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float) -> Floats:
     from scipy.optimize import minimize  # not before: other trainings should not wait for it
 
     def product(w: Vector, v: Vector) -> Vector:
@@ -97,7 +92,6 @@ def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float
 
     def value_and_gradient(w: Vector) -> tuple[float, Vector]:
         value, gradient = objective.value_and_gradient(w.reshape(shape))
-        progress(float(np.linalg.norm(gradient)))
         return value, gradient.ravel()
 
     result = minimize(

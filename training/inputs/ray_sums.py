@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpserve.training.errors import DataError, TrainingError, extra
 from dpserve.training.inputs.records import Declaration, Digests, NoRecords, Records, SummedRecords, Units
-from dpserve.training.inputs.sums import ONE_THREAD, OnCount, Shard, Term, Total, of_rows, share_room
+from dpserve.training.inputs.sums import ONE_THREAD, Shard, Term, Total, of_rows, share_room
 
 Reader = Callable[[str], Records]
 """Reads one file."""
@@ -77,23 +77,20 @@ class RaySums:
         self.lengths = tuple(lengths)
         self.units = units
 
-    def total(self, term: Term, given: Sequence[Any] | None = None, progress: OnCount = lambda _: None) -> Any:
+    def total(self, term: Term, given: Sequence[Any] | None = None) -> Any:
         """See `Sums`. Raises TrainingError for a worker that is lost."""
         import ray
 
-        sent, total, done = ray.put(term), Total(), 0
+        sent, total = ray.put(term), Total()
         waiting: deque[Any] = deque()
         each = iter(zip(self.shards, given or [None] * len(self.shards), strict=True))
         ahead = 2 * len({id(worker) for worker, _, _ in self.shards})
         try:
-            for length in self.lengths:
+            for _ in self.lengths:
                 while len(waiting) < ahead and (following := next(each, None)) is not None:
                     (worker, index, place), own = following
                     waiting.append(worker.term.remote(index, place, sent, own))
-                part = ray.get(waiting.popleft())
-                total.add(part)
-                done += length
-                progress(done)
+                total.add(ray.get(waiting.popleft()))
         except ray.exceptions.RayError as error:
             raise worker_error(error) from error
         return total.value

@@ -59,7 +59,7 @@ Term = Callable[["Shard", Any], Any]
 """Function of a shard, and of what is given for it, that returns its summand: an array, or what adds like one."""
 
 OnCount = Callable[[int], None]
-"""Takes how many are done, of records or steps."""
+"""Takes how many steps are done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +258,7 @@ class Sums(Protocol):
         """Number of privacy units; None where every record is one."""
         ...
 
-    def total(self, term: Term, given: Sequence[Any] | None = None, progress: OnCount = lambda _: None) -> Any:
+    def total(self, term: Term, given: Sequence[Any] | None = None) -> Any:
         """Return the sum of the shards' terms. given: for each shard what its term gets besides."""
         ...
 
@@ -301,15 +301,13 @@ class LocalSums:
         self.lengths = tuple(len(shard) for shard in shards)
         share_room(shards)
 
-    def total(self, term: Term, given: Sequence[Any] | None = None, progress: OnCount = lambda _: None) -> Any:
+    def total(self, term: Term, given: Sequence[Any] | None = None) -> Any:
         """See `Sums`."""
-        total, done = Total(), 0
+        total = Total()
         with ONE_THREAD.limit(limits=1):
             each = zip(self.shards, given or [None] * len(self.shards), strict=True)
-            for shard, part in zip(self.shards, _in_order(lambda pair: term(*pair), each), strict=True):
+            for part in _in_order(lambda pair: term(*pair), each):
                 total.add(part)
-                done += len(shard)
-                progress(done)
         return total.value
 
 

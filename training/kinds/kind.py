@@ -96,6 +96,8 @@ class Job:
     """Released of the records for the feature map."""
     randomness: Randomness = field(default_factory=SystemRandomness)
     """Coins and noise of the training."""
+    held: int = 0
+    """Number of records that are held back for prediction sets."""
     feature_share: float | None = None
     """The share of the price that the map buys; None where nobody asked for features, and the planner chooses them."""
 
@@ -230,6 +232,13 @@ class Kind(ABC):
 
         Raises TrainingError.
         """
+
+    def shortened(self, job: Job, options: Any, share: float) -> tuple[Any, Mapping[str, tuple[float, float]]]:  # noqa: ARG002
+        """Return options of a training like the job's on a share of its records, to foretell what the job's takes.
+
+        Beside them for phases how many times as long the job's take: what its sums over records do, and all else.
+        """
+        return options, {}
 
     @abstractmethod
     def load(self, folder: Path, device: str | None) -> Any:

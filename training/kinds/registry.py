@@ -17,11 +17,13 @@ from dpserve.accounting.extensions import extensions
 from dpserve.training.bundles.certificate import ModelCertificate, ProvenCertificate
 from dpserve.training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
 from dpserve.training.errors import TrainingError
+from dpserve.training.kinds.expected import expected_seconds
 from dpserve.training.kinds.kind import Job, Kind, problems_of
 from dpserve.training.options import Options
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.chain import FeatureStep, buy_features
 from dpserve.training.pay_once.model import ReleasedModel
+from dpserve.training.watchers import TRAINING
 
 ENTRY_POINTS = "dpserve.kinds"
 """The entry points that bring other people's kinds."""
@@ -103,15 +105,17 @@ def kind_for(options: Options) -> Kind:
     return found
 
 
-def train_and_save(options: Options, job: Job, kind: Kind | None = None) -> ProvenCertificate:
+def train_and_save(options: Options, job: Job) -> ProvenCertificate:
     """Buy the features of the kind's steps; train and save a model with these options; return its certificate.
 
-    kind: None for the one that has the options. Raises WrongOption for a price that is too small, and TrainingError.
+    Raises WrongOption for a price that is too small, and TrainingError.
     """
-    kind = kind or kind_for(options)
+    kind = kind_for(options)
+    job.progress.expect(lambda: expected_seconds(kind, options, job))
     steps = [step.at_share(job.feature_share or 0.0) for step in kind.steps if isinstance(step, FeatureStep)]
     if steps and job.price is not None:
         bought, left = buy_features(steps, job.records, job.feature_map, job.price, job.randomness)
         job = replace(job, feature_map=bought.feature_map, before=(*job.before, *bought.releases), price=left)
+    job.progress.report(TRAINING, 0.0)
     certificate: ProvenCertificate = kind.train(job, options)
     return certificate

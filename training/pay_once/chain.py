@@ -9,7 +9,7 @@ name it in a certificate's `STEPS`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -18,6 +18,7 @@ from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.mechanisms.tapes import during
 from dpserve.training.pay_once.releases import TRAINING, RecordsPart, Release
+from dpserve.training.watchers import OnShare
 
 if TYPE_CHECKING:
     from dpserve.training.features.maps import FeatureMap
@@ -175,7 +176,7 @@ def run(
     state: State,
     certificate: "ReleaseCertificate",
     randomness: Randomness,
-    report: Callable[[str, float], None] = lambda _, __: None,
+    report: OnShare = lambda _, __: None,
 ) -> State:
     """Return the state after the steps of a model that the certificate, made before, has releases of.
 

@@ -44,20 +44,19 @@ class ClassSumsKind(PayOnceKind):
         from dpserve.training.kinds.class_sums.bundle import save_class_sums
         from dpserve.training.kinds.class_sums.train import train_class_sums
 
-        with job.progress.steps_with_progress(2 * len(job.records)) as report:
-            model = train_class_sums(
-                job.records,
-                job.name,
-                job.feature_map,
-                job.model_price,
-                job.lineage,
-                job.randomness,
-                report,
-                job.n,
-                options.canaries,
-                before=job.before,
-                certificate_type=self.certificate_type,
-            )
+        model = train_class_sums(
+            job.records,
+            job.name,
+            job.feature_map,
+            job.model_price,
+            job.lineage,
+            job.randomness,
+            job.progress.report,
+            job.n,
+            options.canaries,
+            before=job.before,
+            certificate_type=self.certificate_type,
+        )
         return save_class_sums(job.out, model)
 
     @property

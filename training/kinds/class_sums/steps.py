@@ -1,8 +1,7 @@
 """The steps of class sums: the centre, the sums, and gradient steps from their directions."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
@@ -43,7 +42,7 @@ class Training:
 
     rows: the directions of the records' rows, as sums see them, which are kept from step to step.
     records_declared: about how many records there are, None where that is not known. coins: of canaries, if there are
-    any. progress: is told how many rows are done, of two passes over them.
+    any.
     """
 
     records: AnyRecords
@@ -52,7 +51,6 @@ class Training:
     rows: Rows
     records_declared: int | None = None
     coins: Coins | None = None
-    progress: Callable[[int], None] = field(default=lambda _: None)
 
     @property
     def sums(self) -> Sums:
@@ -133,7 +131,7 @@ class Centre(ModelStep[Training]):
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state with a centre."""
         law = centre_law(release.mu, state.feature_map.dimension)
-        centre = law.release(centre_of(state.sums, state.rows, state.progress), randomness)
+        centre = law.release(centre_of(state.sums, state.rows), randomness)
         return replace(state, model=replace(state.model, centre=centre))
 
 
@@ -157,9 +155,9 @@ class ClassTotals(ModelStep[Training]):
 
     def run(self, state: Training, release: Release, randomness: Randomness) -> Training:
         """Return the state with sums."""
-        mean, done_before = mean_of(state.model.centre), len(state.records)
+        mean = mean_of(state.model.centre)
         add = sparse_sums_of if state.feature_map.has_compact_rows else sums_of
-        exact = add(state.sums, state.rows, state.classes, mean, lambda done: state.progress(done_before + done))
+        exact = add(state.sums, state.rows, state.classes, mean)
         law = sums_law(release.mu, state.classes, state.feature_map.dimension)
         sums, beside = law.release_beside(exact, _canary_sums(state), randomness)
         run = state.model.canaries
@@ -250,12 +248,9 @@ def begun(
     records: AnyRecords,
     records_declared: int | None,
     coins: Coins | None,
-    progress: Callable[[int], None],
 ) -> Training:
     """Return a training of a model of which nothing was released yet."""
     if coins is not None:
         model = replace(model, canaries=CanaryRun(coins, {}))
     constants = np.zeros(len(records.declaration.classes))
-    return Training(
-        records, model, constants, rows_of(model.certificate.feature_map), records_declared, coins, progress
-    )
+    return Training(records, model, constants, rows_of(model.certificate.feature_map), records_declared, coins)

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -18,9 +17,9 @@ SPARSE_LENGTH = 1.0 - 2.0**-12
 """The length of v for a sparse row (`sparse_sums_of`)."""
 
 
-def centre_of(records: Sums, rows: Rows, progress: Callable[[int], None] = lambda _: None) -> Floats:
+def centre_of(records: Sums, rows: Rows) -> Floats:
     """Return the sum over the rows u of (sqrt(1 - b^2) u, b), exactly as `steps.Centre` says: (D + 1,)."""
-    total: Integers = records.total(functools.partial(_centre_term, rows=rows), progress=progress)
+    total: Integers = records.total(functools.partial(_centre_term, rows=rows))
     return total / GRID
 
 
@@ -39,13 +38,9 @@ def mean_of(centre: Floats) -> Floats:
     return scaled
 
 
-def sums_of(
-    records: Sums, rows: Rows, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
-) -> Floats:
+def sums_of(records: Sums, rows: Rows, classes: int, mean: Floats) -> Floats:
     """Return for each class the sum of v over its rows u, dense ones, exactly as `steps.ClassTotals` says: (C, D)."""
-    total: Integers = records.total(
-        functools.partial(_sums_term, rows=rows, classes=classes, mean=mean), progress=progress
-    )
+    total: Integers = records.total(functools.partial(_sums_term, rows=rows, classes=classes, mean=mean))
     return total / GRID
 
 
@@ -59,9 +54,7 @@ def _sums_term(shard: Shard, _: None, *, rows: Rows, classes: int, mean: Floats)
     return total
 
 
-def sparse_sums_of(
-    records: Sums, rows: Rows, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
-) -> Floats:
+def sparse_sums_of(records: Sums, rows: Rows, classes: int, mean: Floats) -> Floats:
     """Return the sums of v for sparse rows u (n, D), each v `SPARSE_LENGTH` of what it is for dense ones: (C, D).
 
     One record, or all records of one unit with their weights, move what is computed by at most 1. Proof. v is at most
@@ -73,7 +66,7 @@ def sparse_sums_of(
     """
     check_shards(records)
     term = functools.partial(_sparse_sums_term, rows=around(rows, mean, SPARSE_LENGTH), classes=classes)
-    total: Floats = records.total(term, progress=progress)
+    total: Floats = records.total(term)
     return total.T
 
 

@@ -1,6 +1,5 @@
 """Training of class sums: the certificate from public numbers alone, then each step's release."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from dpserve.training.pay_once.calibration import Calibration
 from dpserve.training.pay_once.canaries import Coins
 from dpserve.training.pay_once.chain import PublicNumbers
 from dpserve.training.pay_once.releases import Release
+from dpserve.training.watchers import OnShare
 
 
 def train_class_sums(
@@ -28,7 +28,7 @@ def train_class_sums(
     whole: int,
     lineage: str,
     randomness: Randomness,
-    progress: Callable[[int], None] = lambda _: None,
+    report: OnShare = lambda _, __: None,
     records_declared: int | None = None,
     canaries: int | None = None,
     *,
@@ -37,7 +37,7 @@ def train_class_sums(
 ) -> ReleasedClassSums:
     """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
 
-    progress is told how many rows are done, of two passes over them. records_declared: about how many records there
+    report: as for `chain.run`. records_declared: about how many records there
     are, as a public number; without it there are no gradient steps. canaries: how many there are. before: what was
     released for the feature map. Raises TrainingError for a price that cannot be, for more than MOST_RECORDS records,
     and where canaries refute the certificate.
@@ -61,6 +61,6 @@ def train_class_sums(
         raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
     nothing = np.empty(0)
     model = ReleasedClassSums(certificate, nothing, nothing, feature_map.public_tensors(), Calibration.none(classes))
-    begun = steps.begun(model, records, records_declared, coins, progress)
-    model = chain.run(certificate.STEPS, begun, certificate, randomness).model
+    begun = steps.begun(model, records, records_declared, coins)
+    model = chain.run(certificate.STEPS, begun, certificate, randomness, report).model
     return replace(model, certificate=model.certificate.with_canaries(model.canaries))

@@ -18,6 +18,7 @@ from dpserve.training.options import Options, option
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration
     from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
+    from dpserve.training.kinds.dpsgd.choices import Choices
     from dpserve.training.kinds.dpsgd.model import DpSgdModel
     from dpserve.training.pay_once.classifier import ReleasedClassifier
 
@@ -34,6 +35,10 @@ Several heads. Of k heads, each for a k-th of the price, the median of the law o
 least and the largest of the k, but for a probability of 2^(1-k), whatever the law is. That interval is exact, and it is
 one of a head that had a sixth of the price (k = 6): the mean of the six shares its bias, which no spread shows.
 """
+
+
+_FEW_STEPS, _FEW_JOIN = 8, 0.9
+"""Steps of a training that is shortened, and the probability with which a record joins one."""
 
 
 class DPSGD(Options):
@@ -80,20 +85,10 @@ class DpSgdKind(PayOnceKind):
 
     def train(self, job: Job, options: DPSGD) -> "DpSgdCertificate":
         """Train by DP-SGD and save the model."""
-        from dpserve.training.fitting.network import Network
         from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
-        from dpserve.training.kinds.dpsgd.choices import choices_for
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
-        made: dict[str, Any] = {"activation": options.activation}
-        for name in ("sampling_rate", "steps", "learning_rate", "gradient_clip"):
-            if (value := getattr(options, name)) is not None:
-                made[name] = value
-        hidden = widths(options.hidden)
-        terms = job.terms
-        network = Network((terms.feature_map.dimension, *hidden, len(terms.declaration.classes)))
-        n, mu = declared_count(terms.n), mu_for(needed_price(terms.price))
-        choices = choices_for(n, mu, network.size, hidden=hidden, **made)
+        choices = self._choices(job, options)
         recipe = DpSgdRecipe(
             job.name,
             job.feature_map,
@@ -103,8 +98,34 @@ class DpSgdKind(PayOnceKind):
             before=job.before,
             certificate_type=self.certificate_type,
         )
-        model = train_dpsgd(job.records, recipe, job.lineage, job.randomness, job.progress, canaries=options.canaries)
+        model = train_dpsgd(
+            job.records, recipe, job.lineage, job.randomness, job.progress.report, canaries=options.canaries
+        )
         return save_dpsgd(job.out, model)
+
+    def _choices(self, job: Job, options: DPSGD) -> "Choices":
+        """Return the choices of a run: those of its options, and by rule."""
+        from dpserve.training.fitting.network import Network
+        from dpserve.training.kinds.dpsgd.choices import choices_for
+
+        made: dict[str, Any] = {"activation": options.activation}
+        for name in ("sampling_rate", "steps", "learning_rate", "gradient_clip"):
+            if (value := getattr(options, name)) is not None:
+                made[name] = value
+        hidden, terms = widths(options.hidden), job.terms
+        network = Network((terms.feature_map.dimension, *hidden, len(terms.declaration.classes)))
+        n, mu = declared_count(terms.n), mu_for(needed_price(terms.price))
+        return choices_for(n, mu, network.size, hidden=hidden, **made)
+
+    def shortened(self, job: Job, options: DPSGD, share: float) -> tuple[DPSGD, Mapping[str, tuple[float, float]]]:
+        """Return a few steps that most of the records join, so that few records are no small part of a block."""
+        del share
+        from dpserve.training.kinds.dpsgd.steps import NOISY_STEPS
+
+        whole = self._choices(job, options)
+        times = whole.steps / _FEW_STEPS
+        few = options.replaced(steps=_FEW_STEPS, sampling_rate=_FEW_JOIN, noise_multiplier=None)
+        return few, {NOISY_STEPS.name: (times * whole.sampling_rate / _FEW_JOIN, times)}
 
     @property
     def certificate_type(self) -> "type[DpSgdCertificate]":

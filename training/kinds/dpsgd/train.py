@@ -21,13 +21,12 @@ from dpserve.training.inputs.sums import ROWS, check_count, of_rows
 from dpserve.training.kinds.dpsgd import steps
 from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
 from dpserve.training.kinds.dpsgd.choices import Choices
-from dpserve.training.kinds.dpsgd.expected import expected_seconds
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.pay_once import chain
 from dpserve.training.pay_once.canaries import Canaries, Coins
 from dpserve.training.pay_once.chain import PublicNumbers
 from dpserve.training.pay_once.releases import Release
-from dpserve.training.watchers import Unwatched, Watcher
+from dpserve.training.watchers import OnShare
 
 
 @dataclass(frozen=True)
@@ -118,14 +117,14 @@ def train_dpsgd(
     recipe: DpSgdRecipe,
     lineage: str,
     randomness: Randomness,
-    watcher: Watcher | None = None,
+    report: OnShare = lambda _, __: None,
     directions: Singles | None = None,
     canaries: int | None = None,
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
 
     directions: what `directions_of` returns for these records and the recipe's map, where it is known already.
-    canaries: how many there are.
+    canaries: how many there are. report: as for `chain.run`.
     Raises TrainingError for choices that have no certificate, and for more records than are covered, before a record
     is touched; and where canaries refute the certificate.
     """
@@ -141,8 +140,8 @@ def train_dpsgd(
         assert isinstance(records, Records)  # of which all rows are mapped
         mapped, rows = of_rows(directions, records.y), ROWS
     check_shards(mapped)
-    begun = steps.Training(records, model, mapped, rows, coins)
-    with (watcher or Unwatched()).phases(lambda: expected_seconds(begun, certificate)) as report:
-        watched = replace(begun, progress=lambda done: report(steps.NOISY_STEPS.name, done / certificate.steps))
-        model = chain.run(certificate.STEPS, watched, certificate, randomness, report).model
+    begun = steps.Training(
+        records, model, mapped, rows, coins, lambda done: report(steps.NOISY_STEPS.name, done / certificate.steps)
+    )
+    model = chain.run(certificate.STEPS, begun, certificate, randomness, report).model
     return replace(model, certificate=model.certificate.with_canaries(model.canaries))

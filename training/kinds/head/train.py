@@ -7,14 +7,14 @@ from dpserve.training.exact.quantised import quantised
 from dpserve.training.features.rows import MappedRows
 from dpserve.training.fitting.log_mean_exp import RegularisedLogMeanExp
 from dpserve.training.fitting.objective import RegularisedCrossEntropy
-from dpserve.training.fitting.solver import Objective, OnNorm, minimise
+from dpserve.training.fitting.solver import Objective, minimise
 from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import Rows
 from dpserve.training.kinds.head.bundle import CertifiedHead
 from dpserve.training.kinds.head.recipe import Recipe
 
 
-def train_head(records: AnyRecords, recipe: Recipe, lineage: str, progress: OnNorm = lambda _: None) -> CertifiedHead:
+def train_head(records: AnyRecords, recipe: Recipe, lineage: str) -> CertifiedHead:
     """Minimise the objective on the records, round the weights to their grid and certify the result.
 
     Raises NotConverged when the tolerance is not reached, and DataError for fewer records than the convexified
@@ -38,7 +38,7 @@ def train_head(records: AnyRecords, recipe: Recipe, lineage: str, progress: OnNo
                 "bound does not hold"
             )
         objective = RegularisedLogMeanExp(records.sums, *size, recipe.strong_convexity, convexity, rows)
-    weights = quantised(minimise(objective, recipe.tolerance, progress))
+    weights = quantised(minimise(objective, recipe.tolerance))
     certificate = Certificate.fresh(
         recipe.name,
         records.declaration,

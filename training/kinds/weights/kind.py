@@ -8,7 +8,7 @@ from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.features import rules
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.kinds.head.kind import Head, convexified_limitation, recipe_for
+from dpserve.training.kinds.head.kind import Head, convexified_limitation, recipe_for, smaller
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from dpserve.training.kinds.likeness import Likeness, bought_before, head_likeness, price_of
 from dpserve.training.kinds.planned import PlannedOption, PlanTerms
@@ -48,8 +48,7 @@ class WeightsKind(PayOnceKind):
         from dpserve.training.kinds.weights.train import release_weights
 
         recipe = recipe_for(job.name, job.feature_map, options, mu_for(job.model_price))
-        with job.progress.minimising(recipe.tolerance) as report:
-            head = train_head(job.records, recipe, job.lineage, report)
+        head = train_head(job.records, recipe, job.lineage)
         released = release_weights(
             head,
             job.model_price,
@@ -61,6 +60,10 @@ class WeightsKind(PayOnceKind):
             certificate_type=self.certificate_type,
         )
         return save_weights(job.out, released)
+
+    def shortened(self, job: Job, options: Weights, share: float) -> tuple[Weights, Mapping[str, tuple[float, float]]]:
+        """Return an objective that is as much smaller."""
+        return smaller(options, recipe_for(job.name, job.feature_map, options, mu_for(job.model_price)), share)
 
     @property
     def certificate_type(self) -> "type[WeightsCertificate]":

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dpserve.training.drafts import draft_folder
+from dpserve.training.bundles.drafts import draft_folder
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dpserve.training.drafts import draft_folder
+from dpserve.training.bundles.drafts import draft_folder
 with draft_folder(Path(sys.argv[1])) as folder:
     (folder / "model").write_text("nobody has paid for this")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,114 @@
+"""About how long a training takes, for a bar of progress: from trainings of a few of its records."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpserve.accounting.arrays import Floats, Integers
+from dpserve.mechanisms.randomness import SystemRandomness
+from dpserve.training.bundles.drafts import draft_folder
+from dpserve.training.errors import TrainingError
+from dpserve.training.inputs.records import Records
+from dpserve.training.inputs.sums import BLOCK, COMPACT_BLOCK, ROWS, LocalSums, Shard, Term, of_rows
+from dpserve.training.kinds.kind import Job, Kind
+from dpserve.training.watchers import SETS, TRAINING, Unwatched
+
+_SHARE = 64
+"""A few records are at most one in so many, so that little time goes to them."""
+
+
+def expected_seconds(kind: Kind, options: Any, job: Job) -> Mapping[str, float]:
+    """Return about how many seconds each phase of a training takes that has not begun, in their order.
+
+    A few records are trained on twice, as the first training waits for imports. What is summed over the records takes
+    as much longer as there are more of them, and by the clock all takes as much longer as sums do now. The models have
+    noise of their own for the job's price, and are gone at the end. Nothing is expected of a job that cannot be done
+    with a few records, or of a kind that takes no sums.
+    """
+    X, y = _few(job)
+    lengths = job.records.sums.lengths
+    shorter, times = kind.shortened(job, options, len(y) / sum(lengths))
+    blocks = sum(lengths) / len(y) / min(len(lengths), os.cpu_count() or 1)
+    try:
+        with draft_folder(job.state) as folder:
+            for out in (folder / "first", folder / "second"):
+                records = _FewRecords(X, y, job.records.declaration, ())
+                watch = _Watch(records.sums)
+                few = replace(job, records=records, out=out, progress=watch, randomness=SystemRandomness())
+                kind.train(few, shorter)
+                watch.report("", 0.0)
+                if not watch.sums.seconds:
+                    return {}
+                slowdown = watch.sums.by_clock / watch.sums.seconds
+                if job.held:
+                    model, began = kind.load(out, None), time.thread_time()
+                    model.values(X[:BLOCK])
+                    of_sets = (time.thread_time() - began) * job.held / len(X[:BLOCK])
+    except (TrainingError, ValueError, ArithmeticError):
+        return {}
+    expected = {}
+    for phase, (all_else, summed) in watch.taken.items():
+        of_sums, of_else = times.get(phase, (1.0, 1.0))
+        expected[phase] = slowdown * (of_else * all_else + of_sums * blocks * summed)
+    return expected | ({SETS: slowdown * of_sets} if job.held else {})
+
+
+def _few(job: Job) -> tuple[Floats, Integers]:
+    """Return a few of the records; random rows where these are elsewhere."""
+    sums, declaration = job.records.sums, job.records.declaration
+    count = min(COMPACT_BLOCK, max(sum(sums.lengths) // _SHARE, 1))
+    if isinstance(sums, LocalSums):
+        X, y, _ = next(max(sums.shards, key=len).blocks(replace(ROWS, at_once=count)))
+        return X, y
+    generator = np.random.default_rng(0)
+    X = generator.uniform(declaration.lower, declaration.upper, (count, len(declaration.lower)))
+    return X, generator.integers(len(declaration.classes), size=count)
+
+
+class _WatchedSums(LocalSums):
+    """Records that are here, and the seconds that their terms of all sums took: of a processor, and by the clock."""
+
+    seconds, by_clock = 0.0, 0.0
+
+    def total(self, term: Term, given: Sequence[Any] | None = None) -> Any:
+        """See `Sums`."""
+
+        def watched(shard: Shard, part: Any) -> Any:
+            began, clock_began = time.thread_time(), time.perf_counter()
+            result = term(shard, part)
+            self.seconds += time.thread_time() - began
+            self.by_clock += time.perf_counter() - clock_began
+            return result
+
+        return super().total(watched, given)
+
+
+class _FewRecords(Records):
+    """Records whose sums are watched."""
+
+    @cached_property
+    def sums(self) -> _WatchedSums:
+        """The sums over them."""
+        return _WatchedSums(of_rows(self.X, self.y).shards)
+
+
+class _Watch(Unwatched):
+    """Keeps for each phase the processor seconds of all but sums, and of sums."""
+
+    def __init__(self, sums: _WatchedSums) -> None:
+        self.sums, self.taken = sums, dict[str, tuple[float, float]]()
+        self._phase, self._last = TRAINING, (time.thread_time(), 0.0)
+
+    def report(self, phase: str, done: float, /) -> None:
+        """End the phase before, and begin one."""
+        del done
+        now, summed = time.thread_time(), self.sums.seconds
+        all_else, before = self.taken.get(self._phase, (0.0, 0.0))
+        more = summed - self._last[1]
+        self.taken[self._phase] = all_else + now - self._last[0] - more, before + more
+        self._phase, self._last = phase, (now, summed)
