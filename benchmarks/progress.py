@@ -33,6 +33,7 @@ class Looks(Timed):
 
     def __init__(self) -> None:
         """Begin."""
+        super().__init__()
         self.seen: list[tuple[float, float]] = []
 
     @contextmanager

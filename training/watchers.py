@@ -138,11 +138,13 @@ class Unwatched:
 class Timed(Unwatched):
     """Keeps which share of a training's time is over."""
 
-    timeline: Timeline
+    def __init__(self) -> None:
+        """Begin."""
+        self.timeline = Timeline()
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Begin."""
+        """Begin anew."""
         self.timeline = Timeline()
         yield
 
