@@ -1,12 +1,13 @@
 """`dpserve train` beside scikit-learn, diffprivlib and Opacus: processor seconds and memory of processes, as ratios.
 
-`records`: made tables of more and more records, of 30 numbers and of 50, in turns with scikit-learn's
+`records`: made tables of more and more records in 4 classes, of 30 numbers and of 50, in turns with scikit-learn's
 LogisticRegression on the same numbers in an .npz file; the ratios within the run are what counts. dpserve reads a table
 as Parquet or CSV and takes what its planner chooses, or class sums; the others read the arrays.
 `images`: the same for the 60,000 images of MNIST, as histograms and as pixels, from --data-dir.
 `lineages`: what a state folder with many digests of other records adds to a training of 10,000.
 The rivals get an environment of their own at the first run, with their own versions of scikit-learn and NumPy.
-Run: python -m benchmarks.training_time records [--rows 10000 100000 1000000] [--columns 30 50] [--rounds 3] [--write]
+Run: python -m benchmarks.training_time records [--rows 10000 100000 1000000] [--columns 30 50] [--classes 4]
+                                                 [--rounds 3] [--write]
      python -m benchmarks.training_time images --data-dir DIR [--rounds 3] [--write]
      python -m benchmarks.training_time lineages [--digests 100000000]
 """
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("what", choices=["records", "images", "lineages"])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--columns", type=int, nargs="+", default=COLUMNS)
+    parser.add_argument("--classes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contenders", nargs="+", choices=[*TABLES, *PICTURES], help="of all that there are")
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("DPSERVE_DATA_DIR"), help="of MNIST")
@@ -148,8 +150,8 @@ def main() -> None:
             rows.append(table_row(f"{IMAGES:,} x 784", beside(place, contenders, given.rounds)))
         else:
             for records, columns in product(given.rows, given.columns):
-                _elsewhere(write_table, folder, records, columns)
-                place = Workplace(folder, python, records, 2, "0:1")
+                _elsewhere(write_table, folder, records, columns, given.classes)
+                place = Workplace(folder, python, records, given.classes, "0:1")
                 rows.append(table_row(f"{records:,} x {columns}", beside(place, contenders, given.rounds)))
                 print(rows[-1], end="", file=sys.stderr, flush=True)
     table = table_head(contenders) + "".join(rows)
@@ -188,7 +190,7 @@ def table_row(what: str, used: Mapping[str, Sequence[Used]]) -> str:
 
 def print_added(folder: Path, digests: int, rounds: int) -> None:
     """Print what digests of other records add to a training's processor time."""
-    _elsewhere(write_table, folder, 10_000, COLUMNS[-1])
+    _elsewhere(write_table, folder, 10_000, COLUMNS[-1], 2)
     place, home = Workplace(folder, Path(sys.executable), 10_000, 2, "0:1"), folder / "kept"
     alone = [place.trained("table.parquet", "class-sums").seconds for _ in range(rounds)]
     _elsewhere(write_digests, home / "trained" / "others", digests)
@@ -221,11 +223,15 @@ def _elsewhere(write: Callable[..., None], *given: Any) -> None:
         raise SystemExit(writing.exitcode)
 
 
-def write_table(folder: Path, rows: int, columns: int) -> None:
-    """Write the same table as Parquet, CSV and arrays: numbers from 0 to 1, and a label that all of them decide."""
+def write_table(folder: Path, rows: int, columns: int, classes: int) -> None:
+    """Write the same table as Parquet, CSV and arrays: numbers from 0 to 1, and a label that all of them decide.
+
+    Each class has a line through the middle of the numbers, and the farthest along its own, noise added, has the row.
+    """
     generator = np.random.default_rng(0)
     X = generator.random((rows, columns))
-    y = (((X - 0.5) @ generator.standard_normal(columns) + generator.standard_normal(rows) / 2) > 0).astype(np.int64)
+    along = (X - 0.5) @ generator.standard_normal((columns, classes))
+    y = (along + generator.standard_normal((rows, classes)) / 2).argmax(axis=1)
     table = pa.table({f"x{index}": X[:, index] for index in range(columns)} | {"label": y})
     pa_parquet.write_table(table, folder / "table.parquet")
     pa_csv.write_csv(table, folder / "table.csv")
