@@ -2,6 +2,7 @@
 
 The process that starts another holds one end of a pipe, which the kernel closes with it. So the other process notices
 the end also where it came before anybody looked: a signal at the parent's death (prctl) would be missed then.
+The server of an embedded store, which processes share, ends with the last of them (`accounting/ledger/embedded.py`).
 """
 
 import multiprocessing

@@ -1,13 +1,14 @@
 """The embedded store: a Valkey server of our own, kept in one folder and reached by a unix socket only.
 
-Promises: everything acknowledged is on disk (append-only file, synced on every write); the server outlives a
-killed owner and is found again by the next one; several processes may use one folder at a time, and the last
-to leave shuts the server down; there are never two servers on one folder's files; a server that died is started
-again while anyone uses it (`keep_running`), and one whose folder was moved or removed is not written to.
+Promises: everything acknowledged is on disk (append-only file, synced on every write); several processes may use one
+folder at a time, and the server ends with the last of them, even if that is killed; there are never two servers on one
+folder's files; a server that died is started again while anyone uses it (`keep_running`), and one whose folder was
+moved or removed is not written to.
 
-The last promise is the kernel's: the server inherits an open, exclusively locked file and so holds that lock
-exactly as long as it lives. `start.lock` is held by whoever is starting or leaving, `users.lock` is shared by
-all who use the folder.
+The kernel keeps them: the server inherits an open, exclusively locked file and so holds that lock exactly as long as it
+lives. `start.lock` is held by whoever is starting or leaving, `users.lock` is shared by all who use the folder, each
+before it looks for the server. Nobody holds it alone for longer than a look, but who leaves last, and the process that
+ends a server whose users were killed (`unused_server.py`).
 """
 
 import asyncio
@@ -21,6 +22,7 @@ import signal
 import socket
 import stat
 import struct
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dpserve.accounting.ledger.errors import NO_LOCKS, EmbeddedStoreFailed
+from dpserve.accounting.ledger.unused_server import try_lock
 from dpserve.accounting.messages import Message
 
 PATIENCE = 10.0
@@ -51,6 +54,14 @@ _log = logging.getLogger("dpserve")
 
 _LONGEST_SOCKET_PATH = 100  # the kernels' limits are 104 and 108 bytes
 _BETWEEN_LOOKS = 0.005
+_UNUSED_SERVER = str(Path(__file__).with_name("unused_server.py"))
+_START = """
+umask 077
+"$0" -I -S "$1" $$ "$2" 9>&- &
+shift 2
+exec "$@"
+"""
+"""A shell's lines: start the process that ends the server, which must not hold the server's lock; become the server."""
 _DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERPID = 0, 2
 
 
@@ -95,9 +106,15 @@ class EmbeddedStore:
             with self._alone("start.lock"):
                 if self._is_free("start.lock"):  # which this process holds
                     raise OSError(errno.ENOLCK, NO_LOCKS)
-                self._find_or_start()
+                is_shared = not self._is_free("users.lock")
                 self._users = self._lock_file("users.lock")
-                fcntl.flock(self._users, fcntl.LOCK_SH)
+                try:
+                    fcntl.flock(self._users, fcntl.LOCK_SH)
+                    self._find_or_start(is_shared=is_shared)
+                except BaseException:
+                    os.close(self._users)
+                    self._users = None
+                    raise
         except OSError as error:
             reason = error.strerror or str(error)
             raise EmbeddedStoreFailed(
@@ -117,8 +134,12 @@ class EmbeddedStore:
             os.close(self._users)
             self._users = None
             # Nobody joins meanwhile: whoever opens the store waits for start.lock.
-            if self._is_free("users.lock"):
-                self._shut_down()
+            users = self._lock_file("users.lock")
+            try:
+                if _is_last(users):
+                    self._shut_down()
+            finally:
+                os.close(users)
 
     def check_in_place(self) -> None:
         """Raise EmbeddedStoreFailed if the folder is not where it was when it was opened.
@@ -174,12 +195,12 @@ class EmbeddedStore:
         self.check_in_place()
         with self._alone("start.lock"):
             if self._users is not None:
-                self._find_or_start()
+                self._find_or_start(is_shared=True)
 
     def _leave_elsewhere(self) -> None:
         """Leave a server whose folder is gone; end it if this process started it and nobody else uses it."""
         assert self._users is not None
-        if _try_lock(self._users) and self._child_lives() and self._server_pid is not None:
+        if _is_last(self._users) and self._child_lives() and self._server_pid is not None:
             os.kill(self._server_pid, signal.SIGTERM)
             _wait_until(self._patience, lambda: not self._child_lives())
         os.close(self._users)
@@ -199,21 +220,21 @@ class EmbeddedStore:
                 f"set `chmod 700 {self.folder}`",
             )
 
-    def _find_or_start(self) -> None:
+    def _find_or_start(self, *, is_shared: bool) -> None:
         server_lock = self._lock_file("server.lock")
         try:
             # A server that died may have left a child that rewrites its file and holds the lock until it is done.
-            if not _try_lock(server_lock) and self._answers(unless=lambda: _try_lock(server_lock)):
+            if not try_lock(server_lock) and self._answers(unless=lambda: try_lock(server_lock)):
                 return
-            if not _try_lock(server_lock):
-                if not self._is_free("users.lock"):
+            if not try_lock(server_lock):
+                if is_shared:
                     raise EmbeddedStoreFailed(
                         "no-answer",
                         f"the server of the ledger in {self.folder} does not answer, and others are using it",
                     )
                 # It holds the files, answers nobody and serves nobody: without its end no other may open them.
                 self._kill()
-                if not _wait_until(self._patience, lambda: _try_lock(server_lock)):
+                if not _wait_until(self._patience, lambda: try_lock(server_lock)):
                     raise EmbeddedStoreFailed(
                         "no-end", f"the server of the ledger in {self.folder} has not stopped; end its process"
                     )
@@ -232,7 +253,7 @@ class EmbeddedStore:
         log = self.folder / "valkey.log"
         log_start = log.stat().st_size if log.exists() else 0
         # The server has no setting for the modes of its files, and takes them from whoever starts it.
-        words = ["/bin/sh", "-c", 'umask 077 && exec "$0" "$@"', str(binary)]
+        words = ["/bin/sh", "-c", _START, sys.executable, _UNUSED_SERVER, str(self.folder / "users.lock"), str(binary)]
         for name, value in _settings(self.folder, path).items():
             words += [f"--{name}", value]
         # Above every descriptor that the actions below write to, whichever of them were free when it was opened.
@@ -354,7 +375,7 @@ class EmbeddedStore:
     def _is_free(self, name: str) -> bool:
         file = self._lock_file(name)
         try:
-            return _try_lock(file)
+            return try_lock(file)
         finally:
             os.close(file)
 
@@ -363,7 +384,7 @@ class EmbeddedStore:
         file = self._lock_file(name)
         try:
             # Whoever holds it may be waiting for a server's answer, for a lock, and for a server's end.
-            if not _wait_until(4 * self._patience, lambda: _try_lock(file)):
+            if not _wait_until(4 * self._patience, lambda: try_lock(file)):
                 raise EmbeddedStoreFailed(
                     "busy", f"the ledger in {self.folder} is being started or stopped by another process; try again"
                 )
@@ -433,11 +454,12 @@ def _listener(path: Path) -> int | None:
     return pid or None
 
 
-def _try_lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+def _is_last(users: int) -> bool:
+    """Take the lock of the file `users` alone, if nobody else uses it; tell whether it is taken."""
+    while not try_lock(users):
+        if try_lock(users, fcntl.LOCK_SH):
+            return False
+        time.sleep(_BETWEEN_LOOKS)  # held by the process that ends the server: those who use it are gone
     return True
 
 

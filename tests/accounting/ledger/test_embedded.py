@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -47,15 +48,25 @@ def _answers(store: EmbeddedStore) -> bool:
             return False
 
 
-def _killed_user(folder: Path) -> None:
-    """Someone opens the store and is killed."""
+def _user(folder: Path) -> "subprocess.Popen[bytes]":
+    """Return another process that opens the store, says so, and stays."""
     code = (
         "import pathlib, sys, time; from dpserve.accounting.ledger import EmbeddedStore\n"
-        "EmbeddedStore(pathlib.Path(sys.argv[1])).open(); print('open', flush=True); sys.stdin.read()"
+        "print('here', flush=True); EmbeddedStore(pathlib.Path(sys.argv[1])).open(); print('open', flush=True)\n"
+        "sys.stdin.read()"
     )
     user = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert user.stdout is not None
+    assert user.stdout.readline() == b"here\n"
+    return user
+
+
+def _until_open(user: "subprocess.Popen[bytes]") -> None:
+    assert user.stdout is not None
     assert user.stdout.readline() == b"open\n"
+
+
+def _kill(user: "subprocess.Popen[bytes]") -> None:
     user.kill()
     user.communicate()
 
@@ -98,25 +109,49 @@ def test_a_store_is_opened_once(tmp_path: Path) -> None:
         store.open()
 
 
-def test_a_killed_users_server_is_found_again(tmp_path: Path) -> None:
-    _killed_user(tmp_path)
-    orphan = EmbeddedStore(tmp_path)
-    process = _process(orphan)
+@pytest.mark.parametrize("seconds", [None, 0.001, 0.003, 0.006, 0.01, 0.02, 0.05])
+def test_a_server_ends_with_its_last_user_whenever_that_is_killed(tmp_path: Path, seconds: float | None) -> None:
+    """seconds: after it began to open the store; None: once it has."""
+    user = _user(tmp_path)
+    if seconds is None:
+        _until_open(user)
+    else:
+        time.sleep(seconds)
+    _kill(user)
+    lock = os.open(tmp_path / "server.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # the server holds it until it ends; without its end the test does not
+    os.close(lock)
+
+
+def test_a_server_outlives_the_user_who_started_it_while_another_is_there(tmp_path: Path) -> None:
+    starter = _user(tmp_path)
+    _until_open(starter)
     with EmbeddedStore(tmp_path) as store:
+        process = _process(store)
+        _kill(starter)
+        second = _user(tmp_path)
+        _until_open(second)
+        assert _process(store) == process
+        _kill(second)
         assert _process(store) == process
     assert not _answers(store)
 
 
-def test_an_orphan_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
-    _killed_user(tmp_path)
+def test_an_orphan_that_nothing_ends_and_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
+    user = _user(tmp_path)
+    _until_open(user)
     orphan = EmbeddedStore(tmp_path)
     process = _process(orphan)
     with _client(orphan) as client:
         client.set("key", "value")
-    os.kill(process, signal.SIGSTOP)
-    with EmbeddedStore(tmp_path, patience=0.5) as store, _client(store) as client:
-        assert _process(store) != process
-        assert client.get("key") == b"value"
+    os.killpg(process, signal.SIGSTOP)  # and what would end it
+    try:
+        _kill(user)
+        with EmbeddedStore(tmp_path, patience=0.5) as store, _client(store) as client:
+            assert _process(store) != process
+            assert client.get("key") == b"value"
+    finally:
+        os.killpg(process, signal.SIGKILL)
 
 
 def test_a_server_that_others_use_is_not_killed_for_being_slow(tmp_path: Path) -> None:
