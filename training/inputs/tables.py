@@ -6,6 +6,7 @@ name. Nothing here interprets a value: CSV is read as text. A spreadsheet alone 
 
 import codecs
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -232,7 +233,7 @@ class _ColumnFile(TablePart):
         self._files, self._kind = files, kind
         self._share = 0.0
         with reading(self.name), self._opened() as opened:
-            self.schema: pa.Schema = opened.schema_arrow if kind == "parquet" else opened.schema
+            self.schema = _without_index(opened.schema_arrow if kind == "parquet" else opened.schema)
         self.whole = self.schema
         """The columns of the table."""
         self.folders: Mapping[str, Any] = {}
@@ -292,7 +293,7 @@ def _column_files(name: str, source: str, files: pa_fs.FileSystem, paths: list[s
         base = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))[1]
         with reading(name):
             dataset = pa_dataset.dataset(paths, None, kind, files, "hive", base)
-            schema = dataset.schema
+            schema = _without_index(dataset.schema)
             folders = {fragment.path: fragment.partition_expression for fragment in dataset.get_fragments()}
         for part in parts:
             part.folders = pa_dataset.get_partition_keys(folders[part.path])
@@ -310,13 +311,14 @@ class _Stream(TablePart):
         self._source = source
         with reading(self.name):
             self._reader: pa.RecordBatchReader | None = pa.RecordBatchReader.from_stream(source)
-        self.schema = self._reader.schema
+        self.schema = _without_index(self._reader.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         reader, self._reader = self._reader, None
         with reading(self.name):
-            for data in reader or pa.RecordBatchReader.from_stream(self._source):
+            for batch in reader or pa.RecordBatchReader.from_stream(self._source):
+                data = batch.select(self.schema.names)
                 for start in range(0, data.num_rows, _BATCH):
                     yield data.slice(start, _BATCH)
 
@@ -324,6 +326,16 @@ class _Stream(TablePart):
 def _stream(source: Any) -> Table:
     part = _Stream(source)
     return _typed(part.name, part.schema, (part,))
+
+
+def _without_index(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a frame of pandas without its index, which Arrow names where it has no name.
+
+    Rows that were picked have one, and their frame has no such column. An index with a name is a column like others.
+    """
+    index = [column for column in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(column, str)]
+    unnamed = {column for column in index if re.fullmatch(r"__index_level_\d+__", column)}
+    return pa.schema([field for field in schema if field.name not in unnamed])
 
 
 def _typed(name: str, schema: pa.Schema, parts: tuple[TablePart, ...]) -> Table:
