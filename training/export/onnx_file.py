@@ -129,31 +129,34 @@ def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
     """One-hot bins of each number, and the other coordinates: see `Bins`. A bin has its lower edge, not its upper."""
     from onnx import TensorProto
 
-    inner = np.arange(1, UNIFORM_BINS) / UNIFORM_BINS
-    doubling = 2.0 ** -np.arange(1.0, DOUBLING_BINS)
-    lower = np.concatenate([[-np.inf], inner, doubling, [-np.inf]])
-    upper = np.concatenate([inner, [np.inf], [np.inf], doubling])
-    numbers = graph("Gather", scaled, graph.constant(feature_map.binned, np.int64), axis=1)
-    each = graph("Unsqueeze", numbers, graph.constant([2], np.int64))
-    reached = graph("GreaterOrEqual", each, graph.constant(lower))
-    within = graph("And", reached, graph("Less", each, graph.constant(upper)))
-    ones = graph("Cast", within, to=TensorProto.DOUBLE)
-    rows = graph("Reshape", ones, graph.constant([-1, len(feature_map.binned) * len(lower)], np.int64))
+    parts = []
+    if feature_map.binned:
+        inner = np.arange(1, UNIFORM_BINS) / UNIFORM_BINS
+        doubling = 2.0 ** -np.arange(1.0, DOUBLING_BINS)
+        lower = np.concatenate([[-np.inf], inner, doubling, [-np.inf]])
+        upper = np.concatenate([inner, [np.inf], [np.inf], doubling])
+        numbers = graph("Gather", scaled, graph.constant(feature_map.binned, np.int64), axis=1)
+        each = graph("Unsqueeze", numbers, graph.constant([2], np.int64))
+        reached = graph("GreaterOrEqual", each, graph.constant(lower))
+        within = graph("And", reached, graph("Less", each, graph.constant(upper)))
+        ones = graph("Cast", within, to=TensorProto.DOUBLE)
+        shape = graph.constant([-1, len(feature_map.binned) * len(lower)], np.int64)
+        parts.append(graph("Reshape", ones, shape))
     if feature_map.kept:
         kept = graph("Gather", scaled, graph.constant(feature_map.kept, np.int64), axis=1)
-        rows = graph("Concat", rows, graph.times(kept, KEPT_WEIGHT), axis=1)
+        parts.append(graph.times(kept, KEPT_WEIGHT))
     weight = feature_map.pair_weight if feature_map.cross_buckets else 0.0
     for one, other in feature_map.crossed:
         a = graph("Unsqueeze", _coarse(graph, scaled, one), graph.constant([2], np.int64))
         b = graph("Unsqueeze", _coarse(graph, scaled, other), graph.constant([1], np.int64))
         both = graph("Relu", graph.plus(graph("Add", a, b), -1.0))
         pairs = graph("Reshape", both, graph.constant([-1, one.width * other.width], np.int64))
-        rows = graph("Concat", rows, graph.times(pairs, KEPT_WEIGHT), axis=1)
+        parts.append(graph.times(pairs, KEPT_WEIGHT))
     exponent = 1
     if feature_map.cross_buckets:
-        pairs = graph.times(hashed_pairs(graph, scaled, feature_map), weight)
-        rows = graph("Concat", rows, pairs, axis=1)
+        parts.append(graph.times(hashed_pairs(graph, scaled, feature_map), weight))
         exponent = max(exponent, math.frexp(weight * len(feature_map.paired[0]))[1])
+    rows = graph("Concat", *parts, axis=1)
     return _into_ball(graph, rows, feature_map.dimension - 1, exponent, feature_map.clip_norm, length)
 
 

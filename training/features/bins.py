@@ -78,18 +78,19 @@ class Bins(FeatureMap):
 
     The bins are public: `UNIFORM_BINS` equal parts of the declared range, and `DOUBLING_BINS` which double in width
     from the lower bound on, for features whose values crowd there (counts, sums of money). A number lies in one of
-    each. Of a table with `columns` only numbers and times have bins: its other coordinates are coded already.
+    each. Of a table with `columns` only numbers and times have bins: its other coordinates are coded already. Where
+    there are none, columns have crosses.
 
-    ||h|| <= 1 as for every vector that `into_ball` draws, whatever is in w; before it w is at least sqrt(2) long, as
-    there is a number. A cross changes w by what its row alone holds, and by nothing else: hashed ones by whole numbers
-    of pairs times one public factor.
+    ||h|| <= 1 as for every vector that `into_ball` draws, whatever is in w; before it w is at least sqrt(2) long, where
+    there is a number or pairs are hashed. A cross changes w by what its row alone holds, and by nothing else: hashed
+    ones by whole numbers of pairs times one public factor.
     """
 
     has_compact_rows: ClassVar[bool] = True
 
     kind: Declared[Literal["bins"]] = "bins"
     clip_norm: Declared[float] = Field(default=1.0, ge=1.0, le=1.0)
-    """Every w is longer."""
+    """Every w is longer, but one without a number whose levels are all unknown."""
     crosses: Declared[Several[tuple[int, int]]] = Field(default=(), exclude_if=lambda crosses: not crosses)
     """Pairs of columns, by their places among `columns`, or of features where there are no columns."""
     cross_buckets: Declared[int] = Field(default=0, ge=0, le=MOST_BUCKETS, exclude_if=lambda buckets: not buckets)
@@ -102,8 +103,8 @@ class Bins(FeatureMap):
     """
 
     @model_validator(mode="after")
-    def _some_coordinate_is_a_number(self) -> Self:
-        if not self.binned:
+    def _there_is_something_to_describe(self) -> Self:
+        if not (self.binned or self.crosses or self.cross_buckets):
             raise ValueError("no column is a number, a date or a time: there is nothing to put into bins")
         return self
 
@@ -163,7 +164,9 @@ class Bins(FeatureMap):
     @property
     def _least_rows(self) -> int:
         """See `FeatureMap`."""
-        return 256 if self.crosses or self.cross_buckets else 1
+        if not self.cross_buckets:
+            return 256 if self.crosses else 1
+        return min(256, 2**19 // len(self.paired[0]))
 
     @functools.cached_property
     def _blocks(self) -> tuple[Block, ...]:

@@ -21,11 +21,12 @@ from dpserve.training.inputs.columns import Column, NumberColumn
 
 PARTS_OF_NUMBER = 16
 """Equal parts of a number's range, where pairs are hashed."""
-MOST_FIELDS = 64
 MOST_CELLS = 512
 """Cells of a pair of fields, where pairs are hashed. With 12 months and 31 days 372, so that days have cells of their
 own, on which the flights that were held back to choose this differ most."""
 MOST_BUCKETS = 2**14
+MOST_FIELDS = 181
+"""Their pairs, to which a row's time and memory are proportional, are then no more than `MOST_BUCKETS`."""
 
 _PARTS_BITS = 32
 

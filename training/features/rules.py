@@ -5,6 +5,7 @@ truth. An owner who follows them spends nothing on choosing.
 """
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
@@ -89,11 +90,9 @@ def feature_map(
     numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
     if rule in ("quantiles", "even") and 0 < numbers <= (MOST_CUT if declaration.columns else MOST_BINNED):
         return Quantiles(**shared)
-    if rule == "crosses" and 0 < numbers <= MOST_BINNED:
-        try:
+    if rule == "crosses" and numbers <= MOST_BINNED:
+        with suppress(ValidationError):  # where no two columns can be crossed
             return Bins(**shared, cross_buckets=CROSS_BUCKETS, cross_cells=MOST_CELLS)
-        except ValidationError:  # no two columns can be crossed
-            return Bins(**shared)
     if rule == "fourier" and not (declaration.features <= MOST_BINNED and numbers):
         return Fourier(**shared, clip_norm=UNIT_ROWS, random_features=RANDOM_FEATURES, bandwidth=BANDWIDTH, seed=0)
     if rule != "unit" and 0 < numbers <= MOST_BINNED:

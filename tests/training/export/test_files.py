@@ -254,6 +254,19 @@ def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 
+def test_hashed_pairs_of_levels_alone_are_in_the_file():
+    columns = tuple(LevelsColumn(name=name, levels=("a", "b", "c")) for name in ("town", "work"))
+    names, lower, upper = coordinates_of(columns)
+    rows = [{"town": town, "work": work} for town in "abc" for work in "abc"]
+    X = encode_rows(columns, rows)
+    records = Records(X, np.arange(9) % 2, Declaration(names, lower, upper, ("n", "y"), columns), ())
+    hashed = Bins(lower=lower, upper=upper, bias=0.3, columns=columns, cross_buckets=40)
+    model = train_class_sums(records, "m", hashed, WHOLE, "l-of-tests", Seeded(0), before=before(hashed))
+    session = onnxruntime.InferenceSession(exported(model, "onnx").content)
+    _, found = session.run(None, as_onnx(columns, rows))
+    np.testing.assert_allclose(found, model.values(X), rtol=0, atol=1e-12)
+
+
 def beyond(column, values, generator):
     """The values with some beyond the column's bounds, below and above; as they were where a column has none."""
     match column:

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dpserve.training.features.crosses import PARTS_OF_NUMBER, Field, bucket, buckets_of, counted, fields_of
+from dpserve.training.features.crosses import (
+    MOST_BUCKETS,
+    PARTS_OF_NUMBER,
+    Field,
+    bucket,
+    buckets_of,
+    counted,
+    fields_of,
+)
 from dpserve.training.features.maps import Bins
 from dpserve.training.inputs.columns import (
     BooleanColumn,
@@ -28,6 +36,7 @@ TABLE = (
     TimeColumn(name="since", kind="date", minimum="2000-01-01", maximum="2030-01-01", parts=("weekday", "time")),
     TextColumn(name="note", buckets=16),
 )
+LEVELS = (TABLE[1], LevelsColumn(name="work", levels=("no", "yes", "part")))
 ROW = {"age": 31.5, "town": "Bern", "smoker": True, "since": "2000-01-03", "note": "hers"}
 
 
@@ -128,13 +137,19 @@ def test_each_place_is_counted_once(rows):
 
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1.0, 1e-12, 1e300]), buckets=st.sampled_from([1, 7, 900]))
-@pytest.mark.parametrize("cells", [0, 110])
-def test_hashed_rows_are_no_longer_than_one_and_the_same_alone_or_sparse(seed, scale, buckets, cells):
+@pytest.mark.parametrize(
+    ("columns", "cells"), [(TABLE, 0), (TABLE, 110), (LEVELS, 0)], ids=["table", "few cells", "levels alone"]
+)
+def test_hashed_rows_are_no_longer_than_one_and_the_same_alone_or_sparse(seed, scale, buckets, columns, cells):
     """The rows hold any numbers, also such as no table encodes."""
-    _, lower, upper = coordinates_of(TABLE)
-    shared = {"lower": lower, "upper": upper, "bias": 0.3, "columns": TABLE}
+    _, lower, upper = coordinates_of(columns)
+    shared = {"lower": lower, "upper": upper, "bias": 0.3, "columns": columns}
     feature_map = Bins(**shared, cross_buckets=buckets, cross_cells=cells, crosses=((0, 1),))
     X = np.random.default_rng(seed).standard_normal((5, len(lower))) * scale
+    _check_rows(feature_map, X)
+
+
+def _check_rows(feature_map, X):
     phi = feature_map(X, {})
     whole = [[int(value * 2**24) for value in row] for row in phi]
     assert all(sum(value**2 for value in row) <= 2**48 for row in whole)
@@ -143,6 +158,12 @@ def test_hashed_rows_are_no_longer_than_one_and_the_same_alone_or_sparse(seed, s
     sparse = feature_map.compact(X)
     np.testing.assert_array_equal(sparse.toarray(), phi)
     assert (sparse.data != 0).all()
+
+
+def test_as_many_columns_have_pairs_as_there_are_buckets_for():
+    feature_map = Bins(lower=(0.0,) * 181, upper=(1.0,) * 181, bias=0.3, cross_buckets=4096, cross_cells=512)
+    assert len(feature_map.paired[0]) == 181 * 180 // 2 <= MOST_BUCKETS < 182 * 181 // 2
+    _check_rows(feature_map, np.random.default_rng(0).uniform(size=(40, 181)))
 
 
 @pytest.mark.parametrize("cells", [0, 256])
@@ -154,9 +175,9 @@ def test_pairs_have_twice_the_weight_of_what_else_a_row_says(cells):
     assert np.square(pairs).sum() == pytest.approx(2 / 3, rel=1e-5)
 
 
-@pytest.mark.parametrize("numbers", [1, 65])
+@pytest.mark.parametrize("numbers", [1, 182])
 def test_too_few_or_too_many_fields_are_refused(numbers):
-    with pytest.raises(ValidationError, match="pairs are hashed of 2 to 64 fields"):
+    with pytest.raises(ValidationError, match="pairs are hashed of 2 to 181 fields"):
         Bins(lower=(0.0,) * numbers, upper=(1.0,) * numbers, bias=0.0, cross_buckets=10)
 
 

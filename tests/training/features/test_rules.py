@@ -34,6 +34,12 @@ def test_a_table_without_numbers_or_with_many_has_rows_of_length_one(columns):
     assert (feature_map.kind, feature_map.clip_norm) == ("identity", rules.UNIT_ROWS)
 
 
+def test_pairs_are_hashed_of_levels_alone_but_not_of_one_column():
+    work = LevelsColumn(name="work", levels=("no", "yes"))
+    assert rules.feature_map("crosses", declared((LEVELS, work))).cross_buckets
+    assert rules.feature_map("crosses", declared((LEVELS,))).kind == "identity"
+
+
 def test_fourier_features_of_a_wide_table_stay_what_was_asked_for():
     assert rules.feature_map("fourier", declared((LEVELS, *numbers(2)))).kind == "fourier"
 
