@@ -30,7 +30,7 @@ Modality = Literal["images", "table", "text"]
 MOST_BINNED = 32
 """Tables of up to so many numbers have bins: 65 coordinates for each."""
 MOST_CUT = 128
-"""Tables with a schema of up to so many numbers may have cuts: 31 coordinates for each at most."""
+"""Tables of up to so many numbers may have cuts: 31 coordinates for each at most."""
 
 RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 """Noise on a logit does not grow with the number of features, so there may be many. Bandwidths of 0.5 and 0.7 did
@@ -66,7 +66,19 @@ def modality_of(declaration: "Declaration", image_shape: Shape | None = None) ->
         return "images"
     if any(isinstance(column, TextColumn) for column in declaration.columns):
         return "text"
-    return "table" if declaration.columns or isinstance(feature_map("modality", declaration), Bins) else None
+    return "table" if _is_table(declaration) else None
+
+
+def _is_table(declaration: "Declaration") -> bool:
+    """Tell whether rows are a table: by a schema, by few numbers, or by bounds that differ between columns.
+
+    Many numbers within the same bounds may be pixels or the presence of words, and stay as they are. DP-SGD at epsilon
+    1 on rows of length 1, and on cuts, had these log losses on rows held out: 0.226 and 0.343 on 1,400 digits of 64
+    pixels; 0.202 and 0.204, of five classes 0.568 and 0.580, on 10,000 made rows of 100 words; but 0.565 and 0.370 on
+    10,000 made rows of 50 numbers, some of which count most in the middle of their range.
+    """
+    ranges = {*zip(declaration.lower, declaration.upper, strict=True)}
+    return bool(declaration.columns) or declaration.features <= MOST_BINNED or len(ranges) > 1
 
 
 def feature_map(
@@ -88,7 +100,7 @@ def feature_map(
     if image_shape is not None:
         return Hog(**shared, image_shape=image_shape, centred=head)
     numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
-    if rule in ("quantiles", "even") and 0 < numbers <= (MOST_CUT if declaration.columns else MOST_BINNED):
+    if rule in ("quantiles", "even") and 0 < numbers <= MOST_CUT and _is_table(declaration):
         return Quantiles(**shared)
     if rule == "crosses" and numbers <= MOST_BINNED:
         with suppress(ValidationError):  # where no two columns can be crossed

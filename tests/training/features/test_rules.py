@@ -54,6 +54,25 @@ def test_only_the_images_of_a_head_are_centred():
             assert rules.feature_map(features, rows, head=True) == rules.feature_map(features, rows)
 
 
+@pytest.mark.parametrize("count", [rules.MOST_BINNED, rules.MOST_BINNED + 1, rules.MOST_CUT, rules.MOST_CUT + 1])
+def test_bounds_that_differ_say_what_a_schema_says(count):
+    by_schema = declared(
+        tuple(NumberColumn(name=f"x{each}", minimum=0, maximum=1 + each, required=True) for each in range(count))
+    )
+    by_bounds = Declaration(by_schema.feature_names, by_schema.lower, by_schema.upper, by_schema.classes)
+    assert rules.modality_of(by_bounds) == rules.modality_of(by_schema) == "table"
+    for rule in ("modality", "quantiles", "even"):
+        one, other = (rules.feature_map(rule, each) for each in (by_schema, by_bounds))
+        assert (one.kind, one.dimension, one.clip_norm) == (other.kind, other.dimension, other.clip_norm)
+
+
+def test_many_numbers_within_the_same_bounds_stay_as_they_are():
+    count = rules.MOST_BINNED + 1
+    alike = Declaration(tuple(f"p{place}" for place in range(count)), (0.0,) * count, (16.0,) * count, ("n", "y"))
+    assert rules.modality_of(alike) is None
+    assert rules.feature_map("quantiles", alike).kind == "identity"
+
+
 def test_rows_with_a_text_are_texts_whatever_is_beside_it():
     note = TextColumn(name="note", buckets=16)
     assert rules.modality_of(declared((note,))) == rules.modality_of(declared((note, *numbers(2)))) == "text"
