@@ -73,8 +73,8 @@ async def test_the_service_is_killed_at_every_step(services: Services) -> None:
             found.trial(held=one_answer and account.releases == trial + 1 == account.newest_receipt and right)
 
 
-async def test_the_only_service_is_killed_with_its_store_left_behind(services: Services) -> None:
-    """The next service finds the store that the dead one started, and the journal that it wrote."""
+async def test_the_only_service_is_killed_and_its_store_ends(services: Services) -> None:
+    """The next service finds in the store's files what the dead one charged, and the journal that it wrote."""
     with fault("only service killed after its charge, started again") as found:
         with services.serving(*BUDGET):
             key = _client(services, "ann", 5)
