@@ -109,7 +109,7 @@ def _both_parts(original: Any) -> Any:
 
 
 def _name_of_a_sum(original: Any) -> Any:
-    return lambda options, job, kind=None: original(options, replace(job, name=f"m{job.records.X.sum():.6f}"), kind)
+    return lambda options, job: original(options, replace(job, name=f"m{job.records.X.sum():.6f}"))
 
 
 class _Exact:

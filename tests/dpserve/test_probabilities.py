@@ -7,7 +7,6 @@ on probabilities, however many classes it gets right.
 import numpy as np
 import pytest
 
-from dpserve.commands import console
 from dpserve.mechanisms.gaussian_vector import picorho_for
 from dpserve.training.features.rules import feature_map
 from dpserve.training.inputs.digits import load_digits
@@ -15,6 +14,7 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.kind import Job
 from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import kind_named, train_and_save, trainable_kinds
+from dpserve.training.watchers import Unwatched
 
 N, COLUMNS = 6000, 10
 DECLARATION = Declaration(
@@ -71,7 +71,7 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     """
     records, X, y = request.getfixturevalue(data)
     chosen_map, home, price = feature_map("modality", records.declaration), tmp_path / "home", picorho_for(3, 1e-5)
-    job = Job(records, "m", "l", chosen_map, tmp_path / "m", home, console, price, len(records))
+    job = Job(records, "m", "l", chosen_map, tmp_path / "m", home, Unwatched(), price, len(records))
     train_and_save(kind_named(kind).options(**more), job)
 
     found = load_model(tmp_path / "m").values(X)
