@@ -5,7 +5,9 @@ with u less one with m, and a sum of v's is a sum of u's less a multiple of m: b
 are not 0. Dense rows are drawn around a mean in `dpserve.training.kinds`.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +31,48 @@ def on_steps(mean: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class SparseCentred:
+class Centred(ABC):
+    """Rows around a mean, as terms see them. mean: (D,), from `on_steps`. scales: by which each is multiplied, (n,)."""
+
+    rows: Any
+    scales: Floats
+    mean: Floats
+    length: float = 1.0
+
+    @classmethod
+    def at(cls, rows: Any, mean: Floats, length: float = 1.0) -> Self:
+        """Return the rows around the mean."""
+        return cls(rows, cls.scales_of(rows, mean, length), mean, length)
+
+    @staticmethod
+    @abstractmethod
+    def scales_of(rows: Any, mean: Floats, length: float) -> Floats:
+        """Return the scales of rows, each a function of its row alone: (n,)."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(self.rows.shape[0])
+
+    def __getitem__(self, some: slice | Mask) -> Self:
+        """Return some of the rows."""
+        return replace(self, rows=self.rows[some], scales=self.scales[some])
+
+    @property
+    @abstractmethod
+    def squared_lengths(self) -> Floats:
+        """At least the squared length of each row, but for 2^-50 of it: (n,)."""
+
+    @abstractmethod
+    def product(self, matrix: Floats) -> Floats:
+        """Return the rows times a matrix (D, k), as `exact.products.matrix_on_grid` leaves it: (n, k)."""
+
+    @abstractmethod
+    def summed(self, factors: Floats) -> Floats:
+        """Return the sum over the rows of v d^T, (D, k), for factors d (n, k)."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseCentred(Centred):
     """Rows v (n, D) times `length`. rows: u, (n, D), as `FeatureMap.compact` gives phi(x); mean: (D,), from `on_steps`.
 
     Everything of a row is a function of that row, of the mean and of a public matrix alone, bit for bit. u and m are
@@ -38,24 +81,18 @@ class SparseCentred:
     and the quotient are rounded in one way.
     """
 
-    rows: Any
-    mean: Floats
-    scales: Floats
-    """length / max(||u - m||, CLOSEST), (n,)."""
-    length: float = 1.0
-
-    @classmethod
-    def at(cls, rows: Any, mean: Floats, length: float = 1.0) -> Self:
-        """Return the rows around the mean."""
-        return cls(rows, mean, _scales(rows, mean, length), length)
-
-    def __len__(self) -> int:
-        """Number of records."""
-        return int(self.rows.shape[0])
-
-    def __getitem__(self, some: slice | Mask) -> "SparseCentred":
-        """Return some of the rows."""
-        return replace(self, rows=self.rows[some], scales=self.scales[some])
+    @staticmethod
+    def scales_of(rows: Any, mean: Floats, length: float) -> Floats:
+        """Return length / max(||u - m||, CLOSEST), (n,): the squared distance is exact."""
+        if isinstance(rows, CutRows):
+            squares, along = rows.squared_lengths(), (rows @ mean[:, None])[:, 0]
+        else:
+            of_rows = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+            squares = np.bincount(of_rows, np.square(rows.data), rows.shape[0]).astype(np.float64)
+            along = rows @ mean
+        distances: Floats = squares - 2 * along + np.dot(mean, mean)
+        scales: Floats = length / np.maximum(np.sqrt(distances), CLOSEST)
+        return scales
 
     @property
     def squared_lengths(self) -> Floats:
@@ -90,38 +127,8 @@ class SparseCentred:
         return summed
 
 
-def _scales(rows: Any, mean: Floats, length: float) -> Floats:
-    """Return length / max(||u - m||, CLOSEST), (n,): the squared distance is exact."""
-    if isinstance(rows, CutRows):
-        squares, along = rows.squared_lengths(), (rows @ mean[:, None])[:, 0]
-    else:
-        of_rows = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-        squares = np.bincount(of_rows, np.square(rows.data), rows.shape[0]).astype(np.float64)
-        along = rows @ mean
-    distances: Floats = squares - 2 * along + np.dot(mean, mean)
-    scales: Floats = length / np.maximum(np.sqrt(distances), CLOSEST)
-    return scales
-
-
-@dataclass(frozen=True, eq=False)
-class _Scales:
-    mean: Floats
-    length: float
-
-    def __call__(self, rows: Any) -> Floats:
-        return _scales(rows, self.mean, self.length)
-
-
-@dataclass(frozen=True, eq=False)
-class _Around:
-    mean: Floats
-    length: float
-
-    def __call__(self, rows: Any, scales: Floats) -> SparseCentred:
-        return SparseCentred(rows, self.mean, scales, self.length)
-
-
-def around(rows: Rows, mean: Floats, length: float = 1.0) -> Rows:
-    """Return sparse rows as terms see them around a public mean (D,); what was made of them is kept as it is."""
+def around(rows: Rows, mean: Floats, length: float = 1.0, centred: type[Centred] = SparseCentred) -> Rows:
+    """Return rows as terms see them around a public mean (D,); what was made of them is kept as it is."""
     mean = on_steps(mean)
-    return replace(rows, view=View(_Scales(mean, length), _Around(mean, length)))
+    once = partial(centred.scales_of, mean=mean, length=length)
+    return replace(rows, view=View(once, partial(centred, mean=mean, length=length)))

@@ -6,18 +6,16 @@ kept as u, which 32 bits hold, whatever the mean is. Rows that are mostly 0 are 
 """
 
 import functools
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 
-from dpserve.accounting.arrays import Floats, Mask, Singles
-from dpserve.training.fitting.around import on_steps
-from dpserve.training.inputs.sums import Rows, View
+from dpserve.accounting.arrays import Floats, Singles
+from dpserve.training.fitting.around import Centred
 
 
 @dataclass(frozen=True, eq=False)
-class DenseCentred:
+class DenseCentred(Centred):
     """Rows v (n, D) times `length`. rows: u (n, D), in STEP and at most 1 long; mean: m (D,), from `on_steps`.
 
     Everything of a row is a function of that row, of the mean and of a public matrix alone, bit for bit. u - m is a
@@ -26,29 +24,19 @@ class DenseCentred:
     zero.
     """
 
-    rows: Singles | Floats
-    mean: Floats
-    scales: Floats
-    """length / ||u - m||, or 0 where that is 0, (n,)."""
-    length: float = 1.0
-
-    @classmethod
-    def at(cls, rows: Singles | Floats, mean: Floats, length: float = 1.0) -> Self:
-        """Return the rows around the mean."""
-        return cls(rows, mean, _Scales(mean, length)(rows), length)
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
-    def __getitem__(self, some: slice | Mask) -> "DenseCentred":
-        """Return some of the rows."""
-        return replace(self, rows=self.rows[some], scales=self.scales[some])
+    @staticmethod
+    def scales_of(rows: Singles | Floats, mean: Floats, length: float) -> Floats:
+        """Return length / ||u - m||, or 0 where that is 0, (n,)."""
+        apart = np.subtract(rows, mean, dtype=np.float64)
+        distances = np.sqrt(np.vecdot(apart, apart))
+        scales: Floats = np.divide(length, distances, out=np.zeros(len(rows)), where=distances > 0)
+        return scales
 
     @functools.cached_property
     def apart(self) -> Floats:
         """u - m, exactly, (n, D)."""
-        return np.subtract(self.rows, self.mean, dtype=np.float64)
+        apart: Floats = np.subtract(self.rows, self.mean, dtype=np.float64)
+        return apart
 
     @property
     def squared_lengths(self) -> Floats:
@@ -74,30 +62,3 @@ class DenseCentred:
         """
         summed: Floats = self.apart.T @ (factors * self.scales[:, None])
         return summed
-
-
-@dataclass(frozen=True, eq=False)
-class _Scales:
-    mean: Floats
-    length: float
-
-    def __call__(self, rows: Singles | Floats) -> Floats:
-        apart = np.subtract(rows, self.mean, dtype=np.float64)
-        distances = np.sqrt(np.vecdot(apart, apart))
-        scales: Floats = np.divide(self.length, distances, out=np.zeros(len(rows)), where=distances > 0)
-        return scales
-
-
-@dataclass(frozen=True, eq=False)
-class _Around:
-    mean: Floats
-    length: float
-
-    def __call__(self, rows: Any, scales: Floats) -> DenseCentred:
-        return DenseCentred(rows, self.mean, scales, self.length)
-
-
-def dense_around(rows: Rows, mean: Floats, length: float = 1.0) -> Rows:
-    """Return dense rows as terms see them around a public mean (D,); what was made of them is kept as it is."""
-    mean = on_steps(mean)
-    return replace(rows, view=View(_Scales(mean, length), _Around(mean, length)))

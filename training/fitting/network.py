@@ -27,8 +27,7 @@ from dpserve.training.exact.products import (
     product,
     squared_lengths,
 )
-from dpserve.training.fitting.around import SparseCentred
-from dpserve.training.fitting.dense_around import DenseCentred
+from dpserve.training.fitting.around import Centred
 from dpserve.training.inputs.sums import COMPACT_BLOCK, Sums
 
 Activation = Literal["tanh", "relu"]
@@ -38,9 +37,6 @@ MOST_SHARDS = 2**11
 
 SUM_ERROR = 2.0**-13
 """Largest distance, in clipping norms, by which rounding moves two neighbours' sums apart."""
-
-Centred = SparseCentred | DenseCentred
-"""Rows around a mean."""
 
 Inputs = Floats | Centred
 """The first layer's inputs: (n, width)."""

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dpserve.training.exact.products import matrix_on_grid
 from dpserve.training.features.whole_steps import STEP
-from dpserve.training.fitting.around import on_steps
-from dpserve.training.fitting.dense_around import DenseCentred, dense_around
+from dpserve.training.fitting.around import around, on_steps
+from dpserve.training.fitting.dense_around import DenseCentred
 from dpserve.training.fitting.network import SUM_ERROR, Network
 from dpserve.training.fitting.unit_rows import Directions
 from dpserve.training.inputs.sums import Rows, of_rows
@@ -90,7 +90,7 @@ def test_no_record_moves_the_clipped_sum_further_than_the_norm(seed, size, hidde
 def test_the_view_of_rows_leaves_what_was_made_of_them():
     X = np.random.default_rng(1).uniform(size=(20, WIDTH))
     records, rows = of_rows(X, np.zeros(20, dtype=np.int64)), Rows(Directions(lambda X: X))
-    ((first, _, _),) = records.shards[0].blocks(dense_around(rows, np.zeros(WIDTH)))
+    ((first, _, _),) = records.shards[0].blocks(around(rows, np.zeros(WIDTH), centred=DenseCentred))
     ((plain, _, _),) = records.shards[0].blocks(rows)
     np.testing.assert_array_equal(first.apart, plain)
     assert records.shards[0].made.keys() == {rows.key}

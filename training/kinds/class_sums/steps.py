@@ -13,8 +13,8 @@ from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.features.maps import FeatureMap
-from dpserve.training.fitting.around import around
-from dpserve.training.fitting.dense_around import dense_around
+from dpserve.training.fitting.around import SparseCentred, around
+from dpserve.training.fitting.dense_around import DenseCentred
 from dpserve.training.fitting.unit_rows import Directions, phi_of, rows_of
 from dpserve.training.inputs.records import AnyRecords
 from dpserve.training.inputs.sums import Rows, Sums
@@ -212,7 +212,7 @@ CENTRE, TOTALS, DESCENT = Centre(), ClassTotals(), Descent()
 
 def _centred(rows: Rows, mean: Floats, feature_map: FeatureMap) -> Rows:
     """Return rows around a mean, as steps see them."""
-    return (around if feature_map.has_compact_rows else dense_around)(rows, mean)
+    return around(rows, mean, centred=SparseCentred if feature_map.has_compact_rows else DenseCentred)
 
 
 def _canary_sums(state: Training) -> Floats:

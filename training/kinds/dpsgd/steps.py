@@ -13,8 +13,8 @@ from dpserve.accounting.messages import Message
 from dpserve.mechanisms import wide_gaussian
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import TrainingError
-from dpserve.training.fitting.around import around, on_steps
-from dpserve.training.fitting.dense_around import dense_around
+from dpserve.training.fitting.around import SparseCentred, around, on_steps
+from dpserve.training.fitting.dense_around import DenseCentred
 from dpserve.training.fitting.network import Network
 from dpserve.training.fitting.unit_rows import phi_of
 from dpserve.training.inputs.records import AnyRecords
@@ -175,7 +175,7 @@ def _canaries(coins: Coins, certificate: "DpSgdCertificate") -> StepCanaries:
     sparse = certificate.feature_map.has_compact_rows
     rows = one_hot(number, sparse=sparse)
     nothing = np.zeros(number)
-    inputs = (around if sparse else dense_around)(rows, nothing, length)
+    inputs = around(rows, nothing, length, SparseCentred if sparse else DenseCentred)
     network, clip_norm = Network((number, classes)), certificate.gradient_clip
     return StepCanaries(
         included_records(coins, classes, number),
@@ -188,7 +188,7 @@ def _canaries(coins: Coins, certificate: "DpSgdCertificate") -> StepCanaries:
 def inputs_of(rows: Rows, centre: Floats, certificate: "DpSgdCertificate") -> Rows:
     """Return what the first layer sees of rows, around the centre."""
     compact = rows is not ROWS and certificate.feature_map.has_compact_rows
-    return (around if compact else dense_around)(rows, centre, certificate.input_norm)
+    return around(rows, centre, certificate.input_norm, SparseCentred if compact else DenseCentred)
 
 
 _LINEAR_LOGIT_NOISE = 2.0
