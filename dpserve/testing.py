@@ -276,8 +276,10 @@ def _probabilities(classifier: ReleasedClassifier, rows: Floats) -> Floats:
     phi = classifier.feature_map(rows, classifier.tensors)
     if classifier.centre is not None:
         phi = unit(unit(phi) - classifier.centre)
-    for weights, biases in classifier.layers[:-1]:
-        hidden = phi @ weights + biases
-        phi = np.tanh(hidden) if classifier.activation == "tanh" else np.maximum(hidden, 0)
-    weights, biases = classifier.layers[-1]
-    return softmax(phi @ weights + biases)
+    logits = np.zeros((len(rows), len(classifier.certificate.classes)))
+    for (weights, biases), *later in classifier.networks:
+        values = phi @ weights + biases
+        for following, its_biases in later:
+            values = np.tanh(values) @ following + its_biases
+        logits += values
+    return softmax(logits)

@@ -133,7 +133,7 @@ class SumsKind(PayOnceKind):
     def classifier(self, model):
         """Return what the model computes: one layer without biases."""
         layer = model.weights.T, np.zeros(len(model.certificate.classes))
-        return ReleasedClassifier(model.certificate, model.tensors, (layer,))
+        return ReleasedClassifier(model.certificate, model.tensors, ((layer,),))
 
 
 KIND = SumsKind()

@@ -20,7 +20,7 @@ from research.planted_faults import RECORDS, made_records
 
 PRICE = 10**12
 EXAMPLES = {
-    "hidden": (4,),
+    "hidden": 4,
     "steps": 20,
     "learning_rate": 0.5,
     "sampling_rate": 0.5,

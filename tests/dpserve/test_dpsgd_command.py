@@ -23,16 +23,16 @@ def test_training_and_inspecting(own):
     certificate = json.loads(own("inspect", "model", "--json").stdout)
     assert certificate["release"] == "dpsgd"
     assert certificate["verified"]
-    assert certificate["hidden"] == [8]
+    assert certificate["beside"]["hidden"] == 8
     assert certificate["steps"] == 5
-    assert certificate["cost"].startswith("gaussian:0.115")
-    assert ",approximate-gaussian:0.2375" in certificate["cost"]
+    names = [release["name"] for release in certificate["releases"]]
+    assert names == ["centre", "steps", "network", "calibration"]
     assert "verified" in own("inspect", "model").stdout
 
 
 def test_a_linear_head(own):
     own(*DPSGD, "--rho", "0.1", "--n", "200", "--steps", "2")
-    assert json.loads(own("inspect", "model", "--json").stdout)["hidden"] == []
+    assert json.loads(own("inspect", "model", "--json").stdout)["beside"] is None
 
 
 def test_what_has_no_proof_is_refused_with_the_reason(own):

@@ -57,11 +57,11 @@ def ten_classes():
     [
         ("weights", {}, "two_classes"),
         ("dpsgd", {}, "ten_classes"),
-        ("dpsgd", {"hidden": [32]}, "two_classes"),
+        ("dpsgd", {"hidden": 32}, "two_classes"),
         ("class-sums", {}, "ten_classes"),
         pytest.param("weights", {}, "ten_classes", marks=pytest.mark.slow),
         pytest.param("dpsgd", {}, "two_classes", marks=pytest.mark.slow),
-        pytest.param("dpsgd", {"hidden": [32]}, "ten_classes", marks=pytest.mark.slow),
+        pytest.param("dpsgd", {"hidden": 32}, "ten_classes", marks=pytest.mark.slow),
     ],
 )
 def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data, request, tmp_path):

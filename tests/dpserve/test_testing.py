@@ -48,8 +48,8 @@ class Forgetful(ClassSumsKind):
 class Embellishing(ClassSumsKind):
     def classifier(self, model):
         found = super().classifier(model)
-        ((weights, biases),) = found.layers
-        return replace(found, layers=((weights, biases + np.arange(len(biases))),))
+        (((weights, biases),),) = found.networks
+        return replace(found, networks=(((weights, biases + np.arange(len(biases))),),))
 
 
 class Repeating(ClassSumsKind):

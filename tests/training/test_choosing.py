@@ -170,7 +170,7 @@ def weights(records: Records, folder, price: int = WHOLE) -> tuple[Options, Job]
     ("kind", "option", "values", "more"),
     [
         ("weights", "lam", {"1": 1.0, "3": 3.0, "1e1": 10.0}, {}),
-        ("dpsgd", "hidden", {"0": [0], "3": [3]}, {"steps": 3, "n": 60}),
+        ("dpsgd", "hidden", {"0": 0, "3": 3}, {"steps": 3, "n": 60}),
     ],
 )
 def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says_so(
@@ -197,7 +197,7 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
     assert any("noisy scores" in assumption for assumption in certificate.assumptions)
     if kind == "dpsgd":
         assert certificate.records_declared == 50
-        assert certificate.price.coins == 2
+        assert certificate.price.coins == 3
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,7 @@ PAY_ONCE = {
     "class-sums-continued": ("class-sums", "identity", {"price": "rho:4", "n": 2000}),
     "weights": ("weights", "fourier", {"lam": 1.0, "price": "rho:0.3"}),
     "dpsgd": ("dpsgd", "fourier", {"price": "rho:0.5", "n": 60, "steps": 5}),
-    "dpsgd-network": ("dpsgd", "bins", {"price": "rho:0.5", "n": 60, "steps": 5, "hidden": [12, 9]}),
-    "dpsgd-relu": (
-        "dpsgd",
-        "identity",
-        {"price": "rho:0.5", "n": 60, "steps": 5, "hidden": [7], "activation": "relu"},
-    ),
+    "dpsgd-network": ("dpsgd", "bins", {"price": "rho:0.5", "n": 60, "steps": 5, "hidden": 12}),
 }
 MECHANISMS = (Gaussian(2.0), Laplace(0.5), SelectedNeuron(0.25, Gaussian(2.0).cost.losses[0]))
 

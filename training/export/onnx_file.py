@@ -9,6 +9,7 @@ of whole numbers that are exact in any order. Only what follows phi can differ, 
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from dpserve.training.features import hog, pooling, whole_steps
 from dpserve.training.features.bins import DOUBLING_BINS, KEPT_WEIGHT, UNIFORM_BINS, Block
 from dpserve.training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles
 from dpserve.training.features.whole_steps import STEP, UNIT_ROWS
-from dpserve.training.pay_once.classifier import ReleasedClassifier
+from dpserve.training.pay_once.classifier import Layers, ReleasedClassifier
 from dpserve.training.pay_once.model import CLOSEST, SHORTEST
 
 if TYPE_CHECKING:
@@ -62,11 +63,9 @@ def _model(classifier: ReleasedClassifier) -> "ModelProto":
     if classifier.centre is not None:
         rest = graph.plus(_unit(graph, values), -classifier.centre)
         values = graph("Div", rest, graph("Max", graph.lengths(rest), graph.constant(CLOSEST)))
-    for index, (weights, biases) in enumerate(classifier.layers):
-        if index:
-            values = graph({"tanh": "Tanh", "relu": "Relu"}[classifier.activation], values)
-        values = graph.plus(graph.product(values, weights), biases)
-    probabilities = graph("Softmax", values, output="probabilities", axis=1)
+    networks = [_network(graph, values, layers) for layers in classifier.networks]
+    logits = reduce(lambda one, other: graph("Add", one, other), networks)
+    probabilities = graph("Softmax", logits, output="probabilities", axis=1)
     places = graph("ArgMax", probabilities, axis=1, keepdims=0)
     graph("Gather", graph.constant(certificate.classes, object), places, output="label")
     made = helper.make_graph(
@@ -89,6 +88,13 @@ def _model(classifier: ReleasedClassifier) -> "ModelProto":
     )
     helper.set_model_props(model, said)
     return model
+
+
+def _network(graph: Graph, values: str, layers: Layers) -> str:
+    """The last layer's values."""
+    for index, (weights, biases) in enumerate(layers):
+        values = graph.plus(graph.product(graph("Tanh", values) if index else values, weights), biases)
+    return values
 
 
 def _features(graph: Graph, classifier: ReleasedClassifier, rows: str) -> str:

@@ -1,10 +1,6 @@
 """Declarations of options that several kinds of models share: a kind declares a field of its own with one of these."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
-
-from pydantic import Field
 
 from dpserve.accounting.picorho import to_rho
 from dpserve.training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
@@ -42,14 +38,3 @@ TOLERANCE = partial(
     ge=SMALLEST_PARAMETER,
     le=LARGEST_PARAMETER,
 )
-
-Activation = Literal["tanh", "relu"]
-
-_Width = Annotated[int, Field(ge=0)]
-Hidden = _Width | tuple[_Width, ...]
-"""The widths of hidden layers: of the only one, or of each."""
-
-
-def widths(hidden: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the widths of hidden layers: a width of 0 stands for no layer, as of a linear head."""
-    return tuple(width for width in ((hidden,) if isinstance(hidden, int) else hidden) if width)

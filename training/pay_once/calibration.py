@@ -62,13 +62,13 @@ MOST_SHARE = Fraction(1, 5)
 
 ROUNDS = 6
 _AVERAGED = 3
-_GRID = 2**28
+GRID = 2**28
 _NUMBERS = 5
 
-COUNTS_PART = math.floor(math.sqrt(0.4) * _GRID) / _GRID
-ROUND_PART = math.floor(math.sqrt(0.6 / ROUNDS) * _GRID) / _GRID
+COUNTS_PART = math.floor(math.sqrt(0.4) * GRID) / GRID
+ROUND_PART = math.floor(math.sqrt(0.6 / ROUNDS) * GRID) / GRID
 
-_LARGEST_LOGIT = 2.0**20
+LARGEST_LOGIT = 2.0**20
 _LEAST_FIRST, _LARGEST_FIRST = 2.0**-3, 2.0**6
 """Bounds of the scale after the first round."""
 _MOST_OF_SHARES = 2.0
@@ -181,7 +181,7 @@ def calibrated(records: Sums, logits: Rows, classes: int, mu: float, randomness:
     """
     check_count(sum(records.lengths))
     vector = law(mu, classes)
-    counts = records.total(functools.partial(counts_term, classes=classes)) / _GRID
+    counts = records.total(functools.partial(counts_term, classes=classes)) / GRID
     noise = vector.standard_deviation
     noisy_counts = vector.release_part(counts, randomness) / COUNTS_PART
     shares = log_shares(noisy_counts, noise / COUNTS_PART)
@@ -193,7 +193,7 @@ def calibrated(records: Sums, logits: Rows, classes: int, mu: float, randomness:
             round_term, rows=logits, scale=math.exp(log_scale), weight=weight, shares=shares, bound=bound
         )
         total = records.total(term)
-        noisy = vector.release_part(total / _GRID, randomness) / ROUND_PART
+        noisy = vector.release_part(total / GRID, randomness) / ROUND_PART
         step, downhill = _steps(noisy, noise / ROUND_PART, bound, weight)
         if place == 0:
             # From the classes' shares alone, where no record is sure, Newton's step in the scale itself comes close.
@@ -212,7 +212,7 @@ def counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
     """Return what a shard adds to the counts, (C,), in steps."""
     total = np.zeros(classes, dtype=np.int64)
     for _X, y, weights in shard.blocks():
-        parts = np.full(len(y), COUNTS_PART * _GRID) if weights is None else np.trunc(COUNTS_PART * _GRID * weights)
+        parts = np.full(len(y), COUNTS_PART * GRID) if weights is None else np.trunc(COUNTS_PART * GRID * weights)
         # At most 2^10 numbers of at most 2^28: exact in doubles.
         total += np.bincount(y, parts, classes).astype(np.int64)
     return total
@@ -224,7 +224,7 @@ def round_term(
     """Return what a shard adds to a round, (5,), in steps."""
     total = np.zeros(_NUMBERS, dtype=np.int64)
     for logits, y, weights in shard.blocks(rows):
-        terms = record_terms(np.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT), y, scale, weight, shares, bound)
+        terms = record_terms(np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT), y, scale, weight, shares, bound)
         if weights is not None:
             terms = np.trunc(terms * weights[:, None]).astype(np.int64)
         total += terms.sum(axis=0)
@@ -293,7 +293,7 @@ def record_terms(logits: Floats, y: Integers, scale: float, weight: float, share
         numbers[np.isnan(numbers)] = 0.0
         np.clip(numbers, -1, 1, out=numbers)
         lengths = np.sqrt(elementary.row_sums(numbers * numbers))
-    numbers *= (ROUND_PART * (1 - 2.0**-20) * _GRID / np.maximum(lengths, 1.0))[:, None]
+    numbers *= (ROUND_PART * (1 - 2.0**-20) * GRID / np.maximum(lengths, 1.0))[:, None]
     steps: Integers = np.trunc(numbers, out=numbers).astype(np.int64)
     return steps
 

@@ -1,15 +1,14 @@
 """The computation of every pay-once model, as public numbers: the files of an export are made from it.
 
 A row x becomes phi(x) (`dpserve.training.features`). Some kinds take it around a released centre: phi is scaled to
-length 1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense
-layers follow, the calibration being part of the last one, and the softmax of its values. Everything here was released
-and paid for, or is public, so that whoever has paid for it may have it.
+length 1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. One or
+several networks follow, whose values are added, the calibration being part of their last layers, and the softmax.
+Everything here was released and paid for, or is public, so that whoever has paid for it may have it.
 """
 
 import json
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Literal
 
 from dpserve.accounting.arrays import Floats
 from dpserve.training.features.maps import HeadFeatureMap
@@ -17,7 +16,8 @@ from dpserve.training.inputs.columns import Columns, TextColumn
 from dpserve.training.pay_once.calibration import CALIBRATION, Calibration
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 
-Activation = Literal["tanh", "relu"]
+Layers = tuple[tuple[Floats, Floats], ...]
+"""Weights (inputs, outputs) and biases (outputs,) of each layer, with tanh between layers."""
 
 COVERAGES = (500, 550, 600, 650, 700, 750, 800, 850, 900, 950, 975, 990, 995, 999)
 """Coverages in thousandths for which a file has prediction sets. Its certificate has what gives all others."""
@@ -31,17 +31,15 @@ FILES_DIFFER = 2.0**-19
 
 @dataclass(frozen=True, eq=False)
 class ReleasedClassifier:
-    """softmax(layers(phi(x))), or of phi(x) around a centre.
+    """softmax(network(phi(x)) + ...), or of phi(x) around a centre.
 
-    layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs, temperatures and the calibration
-    are multiplied and added into them.
+    networks: whose values are added; lengths of inputs and the calibration are multiplied and added into them.
     centre: (D,), what directions of phi are taken around; None where phi itself goes in.
     """
 
     certificate: ReleaseCertificate
     tensors: dict[str, Floats]
-    layers: tuple[tuple[Floats, Floats], ...]
-    activation: Activation = "tanh"
+    networks: tuple[Layers, ...]
     centre: Floats | None = None
 
     @property

@@ -59,7 +59,7 @@ class SharesKind(PayOnceKind):
         from dpserve.training.pay_once.classifier import ReleasedClassifier
 
         layer = np.zeros((model.certificate.feature_map.dimension, len(model.shares))), np.log(model.shares)
-        return ReleasedClassifier(model.certificate, model.tensors, (layer,))
+        return ReleasedClassifier(model.certificate, model.tensors, ((layer,),))
 
 
 KIND = SharesKind()

@@ -32,7 +32,7 @@ from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.sums import COUNT_COORDINATE
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.kinds.dpsgd.bundle import save_dpsgd
-from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.choices import Choices, NetworkChoices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
@@ -53,7 +53,7 @@ MAPS = {
     "bins": Bins(lower=LOWER, upper=UPPER, bias=0.3),
     "quantiles": Quantiles(lower=LOWER, upper=UPPER, bias=0.3, released=QuantileRelease(mu=0.1, cuts=CUTS)),
 }
-KINDS = ("class-sums", "weights", "dpsgd", "dpsgd-tanh", "dpsgd-relu")
+KINDS = ("class-sums", "weights", "dpsgd", "dpsgd-network")
 CASES = [(kind, name, 3) for kind in KINDS for name in MAPS] + [(kind, "fourier", 2) for kind in KINDS]
 
 
@@ -82,9 +82,8 @@ def model_of(kind, name, classes):
         case "weights":
             head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
             return release_weights(head, WHOLE, "l-of-tests", Seeded(0), records, before=before(feature_map))
-    _, _, activation = kind.partition("-")
-    hidden = {"hidden": (7, 6), "activation": activation} if activation else {}
-    choices = Choices(records_declared=300, sampling_rate=0.2, steps=10, learning_rate=0.5, **hidden)
+    beside = NetworkChoices(7, 0.2, 0.5) if kind == "dpsgd-network" else None
+    choices = Choices(records_declared=300, sampling_rate=0.2, steps=10, learning_rate=0.5, beside=beside)
     recipe = DpSgdRecipe("m", feature_map, choices, WHOLE, before=before(feature_map))
     return train_dpsgd(records, recipe, "l-of-tests", Seeded(0))
 
@@ -416,13 +415,16 @@ def computed_from(arrays, metadata, rows):
     if "centre" in arrays:
         values = values / np.linalg.norm(values, axis=1, keepdims=True) - arrays["centre"]
         values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 2.0**-12)
-    index = 0
-    while f"weights.{index}" in arrays:
-        if index:
-            values = np.tanh(values) if metadata["activation"] == "tanh" else np.maximum(values, 0)
-        values = values @ arrays[f"weights.{index}"] + arrays[f"biases.{index}"]
-        index += 1
-    shares = np.exp(values - values.max(axis=1, keepdims=True))
+    logits, place = np.zeros((len(rows), len(certificate["classes"]))), 0
+    while f"weights.{place}.0" in arrays:
+        layer, each = 0, values
+        while f"weights.{place}.{layer}" in arrays:
+            before = np.tanh(each) if layer else each
+            each = before @ arrays[f"weights.{place}.{layer}"] + arrays[f"biases.{place}.{layer}"]
+            layer += 1
+        logits += each
+        place += 1
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     return shares / shares.sum(axis=1, keepdims=True)
 
 

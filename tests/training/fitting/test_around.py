@@ -19,7 +19,7 @@ from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.inputs.sums import Rows, of_rows
 from dpserve.training.kinds.class_sums.sums import centre_of, sparse_sums_of, sums_of
 from dpserve.training.kinds.dpsgd.centre import sum_of_rows
-from dpserve.training.kinds.dpsgd.choices import Choices
+from dpserve.training.kinds.dpsgd.choices import Choices, NetworkChoices
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 from tests.seeded import Seeded
 
@@ -185,11 +185,11 @@ def records_of(MAP, seed, count):
 
 
 @each_map
-@pytest.mark.parametrize("hidden", [(), (5,)])
-def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(MAP, hidden):
+@pytest.mark.parametrize("beside", [None, NetworkChoices(5, 0.2, 0.5)])
+def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(MAP, beside):
     """The same noise, drawn from the same words: what is left is rounding."""
     records = records_of(MAP, 1, 800)
-    choices = Choices(records_declared=800, sampling_rate=0.5, steps=15, learning_rate=0.5, hidden=hidden)
+    choices = Choices(records_declared=800, sampling_rate=0.5, steps=15, learning_rate=0.5, beside=beside)
     declared = MAP.declared
     recipe = DpSgdRecipe("m", declared, choices, WHOLE)
     sparse = train_dpsgd(records, recipe, "l", Seeded(0))
@@ -197,11 +197,11 @@ def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(MAP, hi
     np.testing.assert_allclose(sparse.values(records.X), dense.values(records.X), atol=2e-3)
 
 
-@pytest.mark.parametrize("hidden", [(), (5,)])
-def test_a_models_logits_of_rows_by_codes_have_the_bits_that_a_service_gives(hidden):
+@pytest.mark.parametrize("beside", [None, NetworkChoices(5, 0.2, 0.5)])
+def test_a_models_logits_of_rows_by_codes_have_the_bits_that_a_service_gives(beside):
     cuts = MAPS[1].declared
     records = records_of(cuts, 2, 300)
-    choices = Choices(records_declared=300, sampling_rate=0.5, steps=4, learning_rate=0.5, hidden=hidden)
+    choices = Choices(records_declared=300, sampling_rate=0.5, steps=4, learning_rate=0.5, beside=beside)
     model = train_dpsgd(records, DpSgdRecipe("m", cuts, choices, WHOLE), "l", Seeded(0))
     np.testing.assert_array_equal(model.logits_of(cuts.compact(records.X)), model.logits(records.X))
 

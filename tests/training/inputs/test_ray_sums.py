@@ -64,7 +64,7 @@ def trained(records):
     class_sums = train_class_sums(records, "m", phi, WHOLE, "lineage", Seeded(0))
     choices = choices_for(2000, mu_for(WHOLE), 2 * (phi.dimension + 1), steps=4)
     network = train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0))
-    return head.weights, convexified.weights, class_sums.sums, class_sums.calibration.numbers, network.parameters
+    return head.weights, convexified.weights, class_sums.sums, class_sums.calibration.numbers, network.parameters[0]
 
 
 @pytest.mark.usefixtures("small_shards")

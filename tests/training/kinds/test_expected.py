@@ -19,7 +19,12 @@ CASES = {
     "class sums": ("class-sums", {}, Bins(**ENDS), SUMS),
     "weights": ("weights", {}, Identity(**ENDS, clip_norm=1.0), [TRAINING]),
     "DP-SGD": ("dpsgd", {"steps": 12}, Identity(**ENDS, clip_norm=1.0), ["centre", "steps", "calibration"]),
-    "DP-SGD, cuts": ("dpsgd", {"steps": 12}, Quantiles(**ENDS), ["centre", "steps", "calibration"]),
+    "DP-SGD, network": (
+        "dpsgd",
+        {"steps": 12, "hidden": 5},
+        Quantiles(**ENDS),
+        ["centre", "steps", "network", "calibration"],
+    ),
     "a head": ("head", {}, Identity(**ENDS, clip_norm=1.0), [TRAINING]),
     "convexified": ("head", {"objective": "convexified", "alpha": 0.1, "least_records": 300}, Bins(**ENDS), [TRAINING]),
 }
@@ -47,7 +52,7 @@ def trained(case, folder, watcher):
     job = Job(records, "m", "l", feature_map, folder / "out", folder, watcher, randomness=Seeded(0), **paid)
     train_and_save(kind_named(kind).options(**options), job)
     model = load_model(folder / "out")
-    return model.parameters if kind == "dpsgd" else model.weights
+    return model.parameters[0] if kind == "dpsgd" else model.weights
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -75,7 +75,7 @@ def test_answers_without_end_are_never_paid_one_by_one():
 
 def test_options_are_those_that_train_takes():
     assert Recommendation("class-sums", "").training_options(3500, 10**10, None) == (ClassSums(), 10**10)
-    assert Recommendation("dpsgd-128", "").training_options(60_000, 10**10, None) == (DPSGD(hidden=(128,)), 10**10)
+    assert Recommendation("dpsgd-linear", "").training_options(60_000, 10**10, None) == (DPSGD(hidden=0), 10**10)
     lam = strong_convexity(mu_for(10**8))
     assert Recommendation("per-query", "").training_options(9, 10**10, 100) == (Head(lam=lam), 10**8)
 
@@ -207,7 +207,7 @@ def squares(n):
 
 
 def test_columns_that_tell_classes_apart_together_get_crosses():
-    pair = ("dpsgd-quantiles", "dpsgd-crosses")
+    pair = ("dpsgd-linear", "dpsgd-crosses")
     found = recommend_by_simulation(squares(1500), n=None, whole=whole(4), queries=None, seeds=3, options=pair)
     assert found.option == "dpsgd-crosses"
     by_cuts, crossed = (each.log_loss for each in found.estimates)

@@ -133,7 +133,7 @@ class ClassSumsKind(PayOnceKind):
         from dpserve.training.pay_once.classifier import ReleasedClassifier, calibrated_layer
 
         head = calibrated_layer(model.weights, model.calibration)
-        return ReleasedClassifier(model.certificate, model.tensors, (head,), centre=model.mean)
+        return ReleasedClassifier(model.certificate, model.tensors, ((head,),), model.mean)
 
 
 KIND = ClassSumsKind()

@@ -2,18 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
-
-from dpserve.training.bundles.sealing import (
-    layer_shapes,
-    layer_tensors,
-    layers_in,
-    load_sealed,
-)
+from dpserve.training.bundles.sealing import load_sealed
 from dpserve.training.errors import BundleError
 from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
-from dpserve.training.kinds.dpsgd.steps import CENTRE
+from dpserve.training.kinds.dpsgd.steps import CENTRE, NETWORK_STEPS, NOISY_STEPS
 from dpserve.training.pay_once.bundle import save_model, tensors_of
 
 _CENTRE = "centre"
@@ -21,7 +14,7 @@ _CENTRE = "centre"
 
 def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
-    own = layer_tensors(model.certificate.network.layers(model.parameters)) | {_CENTRE: model.centre}
+    own = dict(zip(_names(model.certificate), model.parameters, strict=True)) | {_CENTRE: model.centre}
     return save_model(folder, model.certificate, own, model.tensors, model.canaries)
 
 
@@ -30,14 +23,15 @@ def load_dpsgd(
 ) -> DpSgdModel:
     """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
     certificate, tensors = load_sealed(folder, certificate_type, device)
-    network = certificate.network
-    shapes = layer_shapes(network.widths) | {_CENTRE: (certificate.feature_map.dimension,)}
-    released, public = tensors_of(certificate, tensors, shapes)
-    parameters = np.empty(network.size)
-    for views, layer in zip(network.layers(parameters), layers_in(released, network.widths), strict=True):
-        for view, numbers in zip(views, layer, strict=True):
-            view[:] = numbers
+    names = _names(certificate)
+    sizes = {name: (each.network.size,) for name, each in zip(names, certificate.branches, strict=True)}
+    released, public = tensors_of(certificate, tensors, sizes | {_CENTRE: (certificate.feature_map.dimension,)})
     if certificate.release_of(CENTRE) is None and released[_CENTRE].any():
         raise BundleError(f"{folder} has a centre, and its certificate has no release of one")
-    run = certificate.checked_canaries(released)
+    run, parameters = certificate.checked_canaries(released), tuple(released[name] for name in names)
     return DpSgdModel(certificate, parameters, released[_CENTRE], public, canaries=run)
+
+
+def _names(certificate: DpSgdCertificate) -> list[str]:
+    """Return the name of each branch's parameters."""
+    return [step.name for step in (NOISY_STEPS, NETWORK_STEPS)][: len(certificate.branches)]

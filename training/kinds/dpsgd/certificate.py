@@ -1,20 +1,21 @@
 """The certificate of a model trained by DP-SGD: every public choice, and the cost of the run."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from dpserve.accounting import gaussian_envelope
-from dpserve.accounting.disclosure import Declared
+from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.mechanisms import wide_gaussian
 from dpserve.training.fields import Several
-from dpserve.training.fitting.network import Activation, Network
+from dpserve.training.fitting.network import Network
 from dpserve.training.kinds.dpsgd.descent import Descent, Optimiser
+from dpserve.training.kinds.dpsgd.mixture import MIXTURE
 from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, grid_step
-from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS, canary_length
-from dpserve.training.pay_once.calibration import CALIBRATION
+from dpserve.training.kinds.dpsgd.steps import CENTRE, NETWORK_STEPS, NOISY_STEPS, Branch, canary_length
 from dpserve.training.pay_once.canaries import CanaryPart, labels_of, moved_alike
 from dpserve.training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
 from dpserve.training.pay_once.chain import Step
@@ -24,8 +25,25 @@ from dpserve.training.pay_once.prediction_sets import COUNTS
 Sampling = Literal["poisson"]
 
 
+class NetworkBeside(Disclosed, BaseModel):
+    """A network of one layer of tanh units beside the linear head, whose logits are added to the head's.
+
+    It is trained by noisy steps of its own, as many as the head's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hidden: Declared[int] = Field(ge=1, le=2**16)
+    """Its units."""
+    first_weights_seed: Declared[int] = Field(ge=0, lt=2**32)
+    """Public: the weights that training starts from hold nothing of the records."""
+    sampling_rate: Declared[float]
+    noise_multiplier: Declared[float]
+    learning_rate: Declared[float]
+
+
 class DpSgdCertificate(ReleaseCertificate):
-    """The certificate of a network, or of a linear head where nothing is hidden, trained by DP-SGD."""
+    """The certificate of a linear head, and perhaps a network beside it, trained by DP-SGD."""
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
         *COMMON_ASSUMPTIONS,
@@ -44,20 +62,15 @@ class DpSgdCertificate(ReleaseCertificate):
         "The sums before noise, intermediate or not, and the times that steps took were seen by nobody.",
     )
 
-    STEPS: ClassVar[tuple[Step, ...]] = (CUTS, CENTRE, NOISY_STEPS, CALIBRATION, COUNTS)
+    STEPS: ClassVar[tuple[Step, ...]] = (CUTS, CENTRE, NOISY_STEPS, NETWORK_STEPS, MIXTURE, COUNTS)
 
     release: Declared[Literal["dpsgd"]] = "dpsgd"
     assumptions: Declared[Several[str]] = ASSUMPTIONS
     objective: Declared[Literal["sum of cross-entropies, gradients clipped record by record"]] = (
         "sum of cross-entropies, gradients clipped record by record"
     )
-    hidden: Declared[Several[int]] = Field(max_length=8)
-    """The widths of the hidden layers; none for a linear head."""
-    activation: Declared[Activation]
     input_norm: Declared[float] = Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False)
     """Every row's features are scaled to this length, around the centre, before the first layer."""
-    first_weights_seed: Declared[int] = Field(ge=0, lt=2**32)
-    """Public: the weights that training starts from hold nothing of the records."""
     sampling: Declared[Sampling] = "poisson"
     """Each record joins each step with probability sampling_rate, independently of all others."""
     sampling_rate: Declared[float]
@@ -73,20 +86,37 @@ class DpSgdCertificate(ReleaseCertificate):
     momentum: Declared[float]
     averaged: Declared[float]
     """The share of the last steps whose weights are averaged."""
+    beside: Declared[NetworkBeside | None] = None
+    """The network beside the linear head, if there is one."""
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """The linear head, and the network beside it. Raises ValueError for numbers that describe none."""
+        head = Branch(self.network, self.step_release, self.descent)
+        if self.beside is None:
+            return (head,)
+        inputs, classes = self.network.widths
+        network = Network((inputs, self.beside.hidden, classes))
+        rate = self.beside.sampling_rate
+        step = StepRelease(self.beside.noise_multiplier, rate, self.gradient_clip)
+        descent = replace(
+            self.descent, learning_rate=self.beside.learning_rate, expected_batch=rate * self.records_declared
+        )
+        return (head, Branch(network, step, descent, self.beside.first_weights_seed))
 
     @property
     def network(self) -> Network:
-        """The network. Raises ValueError where there is none of these widths."""
-        return Network((self.feature_map.dimension, *self.hidden, len(self.classes)), self.activation)
+        """The linear head, as a network of one layer."""
+        return Network((self.feature_map.dimension, len(self.classes)))
 
     @property
     def step_release(self) -> StepRelease:
-        """The private step. Raises ValueError for numbers that describe none."""
+        """The private step of the head. Raises ValueError for numbers that describe none."""
         return StepRelease(self.noise_multiplier, self.sampling_rate, self.gradient_clip)
 
     @property
     def descent(self) -> Descent:
-        """The descent along the noisy sums. Raises ValueError for numbers that describe none."""
+        """The head's descent along the noisy sums. Raises ValueError for numbers that describe none."""
         return Descent(
             steps=self.steps,
             learning_rate=self.learning_rate,
@@ -107,8 +137,8 @@ class DpSgdCertificate(ReleaseCertificate):
         """
         if self.canaries is None:
             return ()
-        if self.hidden:
-            raise ValueError("canaries go with a linear head")
+        if self.beside is not None:
+            raise ValueError("canaries go with a linear head alone")
         classes, network, release = len(self.classes), self.network, self.step_release
         length = canary_length(self.input_norm)
         whole = math.hypot(length, 1.0) * math.sqrt(1 - 1 / classes)

@@ -1,4 +1,4 @@
-"""DP-SGD: a linear model or a network, trained by noisy steps on clipped gradients, released once."""
+"""DP-SGD: a linear model, perhaps with a network beside it, trained by noisy steps on clipped gradients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -12,7 +12,7 @@ from dpserve.training.kinds.dpsgd.noisy_step import LARGEST_NORM, LEAST_NORM
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike, declared_count, needed_price
 from dpserve.training.kinds.likeness import Likeness, bought_before, network_likeness, price_of, releases_shown
 from dpserve.training.kinds.planned import PlannedOption
-from dpserve.training.kinds.shared_options import CANARIES, Activation, Hidden, widths
+from dpserve.training.kinds.shared_options import CANARIES
 from dpserve.training.options import Options, option
 
 if TYPE_CHECKING:
@@ -42,19 +42,27 @@ _FEW_STEPS, _FEW_JOIN = 8, 0.9
 
 
 class DPSGD(Options):
-    """DP-SGD: a linear model or a network, trained by noisy steps. None stands for what its rules set from public
-    numbers."""
+    """DP-SGD: a linear model, and perhaps a network beside it, trained by noisy steps. None stands for what its rules
+    set from public numbers."""
 
-    hidden: Hidden = option((), "The width of each hidden layer.", unit="units", default_text="none, a linear head")
-    activation: Activation = option("tanh", "What hidden units compute: tanh or relu.")
+    hidden: int | None = option(
+        None,
+        "How many hidden units the network beside the linear model has; 0 for no network.",
+        unit="units",
+        ge=0,
+        le=2**16,
+        default_text="by rule from public numbers",
+    )
     steps: int | None = option(None, "How many steps.", ge=1, le=MOST_STEPS, default_text="by rule")
-    learning_rate: float | None = option(None, "The learning rate.", gt=0, default_text="by rule from public numbers")
+    learning_rate: float | None = option(
+        None, "The learning rate of the linear model.", gt=0, default_text="by rule from public numbers"
+    )
     sampling_rate: float | None = option(
         None, "The probability with which a record joins a step.", gt=0, le=1, default_text="by rule"
     )
     noise_multiplier: float | None = option(
         None,
-        "The noise multiplier of a step.",
+        "The noise multiplier of a step of the linear model.",
         gt=LEAST_NOISE,
         lt=LARGEST_NOISE,
         default_text="the least that costs the price",
@@ -69,17 +77,17 @@ class DpSgdKind(PayOnceKind):
     """DP-SGD."""
 
     name = "dpsgd"
-    sentence = "a linear model or a network, trained by noisy steps"
+    sentence = "a linear model, and perhaps a network beside it, trained by noisy steps"
     options = DPSGD
     needs_n = True
     limitations = {**PayOnceKind.limitations, "intervals": NO_INTERVALS}  # noqa: RUF012 - a constant of the class
 
     def limitation(self, ability: Ability, options: Options | None = None) -> str | None:
         """Return what it lacks: canaries, in a network."""
-        if ability == "canaries" and isinstance(options, DPSGD) and widths(options.hidden):
+        if ability == "canaries" and isinstance(options, DPSGD) and options.hidden:
             return (
-                "go with a linear head: in a network each would have as many numbers in every step as the first layer "
-                "has units, and what it moves there would depend on the other layers' weights"
+                "go with a linear head alone: in a network each would have as many numbers in every step as the first "
+                "layer has units, and what it moves there would depend on the other layers' weights"
             )
         return super().limitation(ability, options)
 
@@ -105,27 +113,28 @@ class DpSgdKind(PayOnceKind):
 
     def _choices(self, job: Job, options: DPSGD) -> "Choices":
         """Return the choices of a run: those of its options, and by rule."""
-        from dpserve.training.fitting.network import Network
-        from dpserve.training.kinds.dpsgd.choices import choices_for
+        from dpserve.training.kinds.dpsgd.choices import choices_by_rule
 
-        made: dict[str, Any] = {"activation": options.activation}
-        for name in ("sampling_rate", "steps", "learning_rate", "gradient_clip"):
-            if (value := getattr(options, name)) is not None:
-                made[name] = value
-        hidden, terms = widths(options.hidden), job.terms
-        network = Network((terms.feature_map.dimension, *hidden, len(terms.declaration.classes)))
-        n, mu = declared_count(terms.n), mu_for(needed_price(terms.price))
-        return choices_for(n, mu, network.size, hidden=hidden, **made)
+        names = ("sampling_rate", "steps", "learning_rate", "gradient_clip")
+        made = {name: value for name in names if (value := getattr(options, name)) is not None}
+        # Canaries stand in the columns of a linear head.
+        hidden, terms = 0 if options.canaries else options.hidden, job.terms
+        n, mu, classes = declared_count(terms.n), mu_for(needed_price(terms.price)), len(terms.declaration.classes)
+        return choices_by_rule(n, mu, terms.feature_map, classes, hidden, **made)
 
     def shortened(self, job: Job, options: DPSGD, share: float) -> tuple[DPSGD, Mapping[str, tuple[float, float]]]:
         """Return a few steps that most of the records join, so that few records are no small part of a block."""
         del share
-        from dpserve.training.kinds.dpsgd.steps import NOISY_STEPS
+        from dpserve.training.kinds.dpsgd.steps import NETWORK_STEPS, NOISY_STEPS
 
         whole = self._choices(job, options)
         times = whole.steps / _FEW_STEPS
-        few = options.replaced(steps=_FEW_STEPS, sampling_rate=_FEW_JOIN, noise_multiplier=None)
-        return few, {NOISY_STEPS.name: (times * whole.sampling_rate / _FEW_JOIN, times)}
+        few = options.replaced(hidden=0, steps=_FEW_STEPS, sampling_rate=_FEW_JOIN, noise_multiplier=None)
+        longer = {NOISY_STEPS.name: (times * whole.sampling_rate / _FEW_JOIN, times)}
+        if whole.beside is not None:
+            few = few.replaced(hidden=whole.beside.hidden)
+            longer[NETWORK_STEPS.name] = (times * whole.beside.sampling_rate / (_FEW_JOIN / 2), times)
+        return few, longer
 
     @property
     def certificate_type(self) -> "type[DpSgdCertificate]":
@@ -145,15 +154,13 @@ class DpSgdKind(PayOnceKind):
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
         """Raise where there are too many records, or no certificate for what the rules choose."""
-        from dpserve.training.fitting.network import Network
         from dpserve.training.inputs.sums import check_count
-        from dpserve.training.kinds.dpsgd.choices import choices_for
+        from dpserve.training.kinds.dpsgd.choices import choices_by_rule
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify
 
         check_count(n)
-        hidden = tuple(option.settings.get("hidden", ()))
-        size = Network((feature_map.declared.dimension, *hidden, len(declaration.classes))).size
-        choices = choices_for(n, mu_for(whole), size, hidden=hidden)
+        hidden = option.settings.get("hidden")
+        choices = choices_by_rule(n, mu_for(whole), feature_map, len(declaration.classes), hidden)
         certify(DpSgdRecipe("planned", feature_map, choices, whole), declaration, "planned")
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
@@ -163,8 +170,8 @@ class DpSgdKind(PayOnceKind):
 
     def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
         """Return a training by as many steps, as clipped, sampled and noisy."""
-        from dpserve.training.kinds.dpsgd.choices import Choices
-        from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS
+        from dpserve.training.kinds.dpsgd.choices import Choices, NetworkChoices
+        from dpserve.training.kinds.dpsgd.steps import CENTRE, NETWORK_STEPS, NOISY_STEPS
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         if (price := price_of(public)) is None:
@@ -172,9 +179,15 @@ class DpSgdKind(PayOnceKind):
         named = {field.name: public[field.name] for field in fields(Choices) if field.name in public}
         paid = {release.name: release.price.rho for release in releases_shown(public)}
         centre, steps = float(paid.get(CENTRE.name, 0)), float(paid[NOISY_STEPS.name])
+        network, beside = float(paid.get(NETWORK_STEPS.name, 0)), public.get("beside")
+        if beside is not None:
+            share = network / (centre + steps + network) * (1 - 1e-6)
+            beside = NetworkChoices(
+                beside["hidden"], beside["sampling_rate"], beside["learning_rate"], beside["first_weights_seed"], share
+            )
         # A hair less, so that rounding leaves the steps no less than their noise costs.
         share = centre / (centre + steps) * (1 - 1e-6)
-        choices = Choices(**named | {"hidden": tuple(public["hidden"]), "centre_share": share})
+        choices = Choices(**named | {"beside": beside, "centre_share": share})
         noise = float(public["noise_multiplier"])
         before = bought_before(public, feature_map)
         recipe = DpSgdRecipe("alike", feature_map, choices, price, noise_multiplier=noise, before=before)
@@ -190,10 +203,9 @@ class DpSgdKind(PayOnceKind):
         """Return the calibrated layers around the released centre."""
         from dpserve.training.pay_once.classifier import ReleasedClassifier
 
-        certificate = model.certificate
-        (weights, biases), *others = model.layers
-        layers = ((weights * certificate.input_norm, biases), *others)
-        return ReleasedClassifier(certificate, model.tensors, layers, certificate.activation, model.centre)
+        length = model.certificate.input_norm
+        branches = [((weights * length, biases), *others) for (weights, biases), *others in model.layers]
+        return ReleasedClassifier(model.certificate, model.tensors, tuple(branches), model.centre)
 
 
 KIND = DpSgdKind()

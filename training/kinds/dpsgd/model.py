@@ -23,15 +23,16 @@ UNKNOWN = UnknownNoise("every step of training had noise, and how far that moved
 
 @dataclass(frozen=True, eq=False)
 class DpSgdModel:
-    """A network on a public feature map. parameters: (size,), as `Network` lays them out, the last layer calibrated.
+    """A linear head, and perhaps a network beside it, on a public feature map; their logits add up.
 
+    parameters: of each of the certificate's branches, (size,), as `Network` lays them out, the last layer calibrated.
     centre: (dimension,), what inputs are taken around, released before training; zeros where nothing was.
     tensors: the feature map's public ones; arithmetic: what computes its products. canaries: what was released of
     canaries in the same run.
     """
 
     certificate: "DpSgdCertificate"
-    parameters: Floats
+    parameters: tuple[Floats, ...]
     centre: Floats
     tensors: dict[str, Floats]
     arithmetic: Arithmetic = NUMPY
@@ -60,37 +61,49 @@ class DpSgdModel:
 
     def logits_of(self, phi: Floats | CutRows) -> Floats:
         """Return the logits (n, C) of phi(x), (n, D), dense or, with the same bits, by the codes of cuts."""
-        first = self.first_layer.products(phi)
-        values = first * self.certificate.input_norm + self.layers[0][1]
-        for weights, biases in self._later:
-            active = elementary.tanh(values) if self.certificate.activation == "tanh" else np.maximum(values, 0)
-            coarse = on_grid(active)
-            products = product(np.concatenate([coarse, on_grid(active - coarse)]), weights)
-            top, bottom = np.hsplit(products[: len(phi)], 2), np.hsplit(products[len(phi) :], 2)
-            # The smallest first; each addition is rounded in one way.
-            values = ((bottom[1] + bottom[0]) + top[1]) + top[0] + biases
-        return values
+        return functools.reduce(np.add, self.parts_of(phi))
+
+    def parts_of(self, phi: Floats | CutRows) -> list[Floats]:
+        """Return the logits (n, C) of each branch for phi(x), as `logits_of` takes it."""
+        products = self.first_layer.products(phi) * self.certificate.input_norm
+        places = np.cumsum([len(biases) for (_, biases), *_ in self.layers])[:-1]
+        parts = []
+        for values, ((_, biases), *_), later in zip(np.hsplit(products, places), self.layers, self._later, strict=True):
+            values = values + biases
+            for weights, following in later:
+                active = elementary.tanh(values)
+                coarse = on_grid(active)
+                both = product(np.concatenate([coarse, on_grid(active - coarse)]), weights)
+                top, bottom = np.hsplit(both[: len(phi)], 2), np.hsplit(both[len(phi) :], 2)
+                # The smallest first; each addition is rounded in one way.
+                values = ((bottom[1] + bottom[0]) + top[1]) + top[0] + following
+            parts.append(values)
+        return parts
 
     @functools.cached_property
-    def _later(self) -> list[tuple[Matrix, Floats]]:
-        """Each later layer's weights as A beside B, (inputs, 2 outputs), A + B being them to 2^-50, and its biases."""
+    def _later(self) -> list[list[tuple[Matrix, Floats]]]:
+        """Each branch's later layers: weights as A beside B, (inputs, 2 outputs), A + B being them to 2^-50; biases."""
         later = []
-        for weights, biases in self.layers[1:]:
-            coarse = matrix_on_grid(weights)
-            both = np.hstack([coarse, matrix_on_grid(weights - coarse)])
-            later.append((self.arithmetic.matrix(both), biases))
+        for _, *others in self.layers:
+            coarse = [matrix_on_grid(weights) for weights, _ in others]
+            both = [np.hstack([a, matrix_on_grid(w - a)]) for a, (w, _) in zip(coarse, others, strict=True)]
+            later.append([(self.arithmetic.matrix(w), b) for w, (_, b) in zip(both, others, strict=True)])
         return later
 
     @functools.cached_property
-    def layers(self) -> list[tuple[Floats, Floats]]:
-        """Each layer's weights (inputs, outputs) and biases, the first weights `rounded` for exact products."""
-        (weights, biases), *others = self.certificate.network.layers(self.parameters)
-        return [(rounded(weights.T).T, biases), *others]
+    def layers(self) -> list[list[tuple[Floats, Floats]]]:
+        """Each branch's layers: weights (inputs, outputs) and biases, the first `rounded` for exact products."""
+        branches = []
+        for branch, parameters in zip(self.certificate.branches, self.parameters, strict=True):
+            (weights, biases), *others = branch.network.layers(parameters)
+            branches.append([(rounded(weights.T).T, biases), *others])
+        return branches
 
     @functools.cached_property
     def first_layer(self) -> CentredProducts:
-        """The first layer on rows around the centre."""
-        return CentredProducts.mean(self.centre, self.layers[0][0].T, self.arithmetic)
+        """The branches' first layers beside each other, on rows around the centre."""
+        weights = np.hstack([first for (first, _), *_ in self.layers])
+        return CentredProducts.mean(self.centre, weights.T, self.arithmetic)
 
     @functools.cached_property
     def _public(self) -> dict[str, Matrix]:

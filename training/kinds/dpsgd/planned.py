@@ -9,18 +9,16 @@ from dpserve.training.features.rules import FeatureRule
 from dpserve.training.kinds.planned import CUT, IMAGES, NOT_CUT, PlannedOption, Qualities, Trial
 
 
-def _dp_sgd(features: FeatureRule, *hidden: int) -> Callable[[Trial], Qualities]:
+def _dp_sgd(features: FeatureRule, hidden: int | None = None) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        from dpserve.training.fitting.network import Network
-        from dpserve.training.kinds.dpsgd.choices import choices_for
+        from dpserve.training.kinds.dpsgd.choices import choices_by_rule
         from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 
         case = trial.case
         bought, whole = trial.bought(features)
         chosen = bought.feature_map
-        network = Network((chosen.declared.dimension, *hidden, case.classes))
-        choices = choices_for(len(case.y), mu_for(whole), network.size, hidden=hidden)
-        words = trial.randomness("dpsgd", features, *map(str, hidden))
+        choices = choices_by_rule(len(case.y), mu_for(whole), chosen, case.classes, hidden)
+        words = trial.randomness("dpsgd", features, *([] if hidden is None else [str(hidden)]))
         recipe = DpSgdRecipe("compared", chosen, choices, whole, before=bought.releases)
         # Thousands of buckets are mostly zeros: each step makes its rows, without them.
         known = None if features == "crosses" else trial.heads.directions(chosen, directions_of)
@@ -30,41 +28,26 @@ def _dp_sgd(features: FeatureRule, *hidden: int) -> Callable[[Trial], Qualities]
     return qualities
 
 
-_HIDDEN = 128
-
-
 def _option(name: str, title: str, features: FeatureRule, **more: Any) -> PlannedOption:
     return PlannedOption(name, title, "once", _dp_sgd(features), "dpsgd", features, **more)
 
 
-_NETWORK = MappingProxyType({"hidden": [_HIDDEN]})
-
 PLANNED = (
-    _option("dpsgd-quantiles", "DP-SGD, linear head, cuts at quantiles", "quantiles", suits=CUT, default_for=CUT),
-    _option("dpsgd-even", "DP-SGD, linear head, even cuts", "even", suits=CUT, fallback=1),
+    _option("dpsgd-quantiles", "DP-SGD, cuts at quantiles", "quantiles", suits=CUT, default_for=CUT),
+    PlannedOption(
+        "dpsgd-linear",
+        "DP-SGD, linear head alone, cuts at quantiles",
+        "once",
+        _dp_sgd("quantiles", 0),
+        "dpsgd",
+        "quantiles",
+        MappingProxyType({"hidden": 0}),
+        suits=CUT,
+    ),
+    _option("dpsgd-even", "DP-SGD, even cuts", "even", suits=CUT, fallback=1),
     _option("dpsgd-unit", "DP-SGD, linear head, rows of length 1", "unit", suits=CUT),
     _option("dpsgd-crosses", "DP-SGD, bins and hashed pairs of columns", "crosses", suits=CUT),
     _option("dpsgd", "DP-SGD, linear head", "modality", suits=NOT_CUT, default_for=NOT_CUT, fallback=2),
     _option("dpsgd-fourier", "DP-SGD, Fourier features", "fourier", suits=NOT_CUT),
     _option("dpsgd-hog-fourier", "DP-SGD, gradients, shades and Fourier features", "hog-fourier", suits=IMAGES),
-    PlannedOption(
-        "dpsgd-128",
-        f"DP-SGD, {_HIDDEN} tanh units",
-        "once",
-        _dp_sgd("modality", _HIDDEN),
-        "dpsgd",
-        "modality",
-        _NETWORK,
-        suits=NOT_CUT,
-    ),
-    PlannedOption(
-        "dpsgd-128-quantiles",
-        f"DP-SGD, {_HIDDEN} tanh units, cuts at quantiles",
-        "once",
-        _dp_sgd("quantiles", _HIDDEN),
-        "dpsgd",
-        "quantiles",
-        _NETWORK,
-        suits=CUT,
-    ),
 )

@@ -19,7 +19,7 @@ from dpserve.training.fitting.unit_rows import Directions, rows_of
 from dpserve.training.inputs.records import AnyRecords, Records
 from dpserve.training.inputs.sums import ROWS, check_count, of_rows
 from dpserve.training.kinds.dpsgd import steps
-from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
+from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate, NetworkBeside
 from dpserve.training.kinds.dpsgd.choices import Choices
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.pay_once import chain
@@ -71,7 +71,7 @@ def certify(
     try:
         numbers = PublicNumbers(len(declared.classes), recipe.feature_map, choices.records_declared, choices)
         releases = chain.divided(recipe.certificate_type.STEPS, recipe.price, numbers)
-        mu = next(release.mu for release in releases if release.name == steps.NOISY_STEPS.name)
+        mus = {release.name: release.mu for release in releases}
         certificate = recipe.certificate_type.fresh(
             recipe.name,
             declared,
@@ -79,7 +79,8 @@ def certify(
             lineage,
             unit=unit,
             releases=(*recipe.before, *releases),
-            noise_multiplier=_noise(recipe, mu),
+            noise_multiplier=_noise(recipe, mus[steps.NOISY_STEPS.name]),
+            beside=_beside(choices, mus.get(steps.NETWORK_STEPS.name)),
             canaries=canaries,
             **choices.as_fields(),
         )
@@ -91,6 +92,20 @@ def certify(
     except ValueError as error:
         raise TrainingError(str(error)) from error
     return certificate
+
+
+def _beside(choices: Choices, mu: float | None) -> NetworkBeside | None:
+    """Return the network beside the head, with the least noise that its steps' mu allows; None without one."""
+    if choices.beside is None or mu is None:
+        return None
+    chosen = choices.beside
+    return NetworkBeside(
+        hidden=chosen.hidden,
+        first_weights_seed=chosen.first_weights_seed,
+        sampling_rate=chosen.sampling_rate,
+        noise_multiplier=gaussian_envelope.least_noise(mu, chosen.sampling_rate, choices.steps),
+        learning_rate=chosen.learning_rate,
+    )
 
 
 def _noise(recipe: DpSgdRecipe, mu: float) -> float:
@@ -133,7 +148,7 @@ def train_dpsgd(
     certified = None if coins is None else coins.certified()
     certificate = certify(recipe, records.declaration, lineage, records.unit, certified)
     tensors, centre = recipe.feature_map.public_tensors(), np.zeros(recipe.feature_map.dimension)
-    model = DpSgdModel(certificate, np.empty(0), centre, tensors)
+    model = DpSgdModel(certificate, tuple(np.empty(0) for _ in certificate.branches), centre, tensors)
     if directions is None:
         mapped, rows = records.sums, rows_of(recipe.feature_map)
     else:
@@ -141,7 +156,7 @@ def train_dpsgd(
         mapped, rows = of_rows(directions, records.y), ROWS
     check_shards(mapped)
     begun = steps.Training(
-        records, model, mapped, rows, coins, lambda done: report(steps.NOISY_STEPS.name, done / certificate.steps)
+        records, model, mapped, rows, coins, lambda name, done: report(name, done / certificate.steps)
     )
     model = chain.run(certificate.STEPS, begun, certificate, randomness, report).model
     return replace(model, certificate=model.certificate.with_canaries(model.canaries))

@@ -129,7 +129,7 @@ class WeightsKind(PayOnceKind):
         from dpserve.training.pay_once.classifier import ReleasedClassifier, calibrated_layer
 
         head = calibrated_layer(model.weights, model.calibration)
-        return ReleasedClassifier(model.certificate, model.tensors, (head,))
+        return ReleasedClassifier(model.certificate, model.tensors, ((head,),))
 
 
 KIND = WeightsKind()

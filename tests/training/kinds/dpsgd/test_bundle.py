@@ -17,10 +17,10 @@ from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import ROWS, of_rows
 from dpserve.training.kinds.dpsgd.bundle import load_dpsgd, save_dpsgd
 from dpserve.training.kinds.dpsgd.centre import mean_of, sum_of_rows
-from dpserve.training.kinds.dpsgd.choices import Choices, choices_for
+from dpserve.training.kinds.dpsgd.choices import HIDDEN, Choices, NetworkChoices, choices_by_rule, choices_for
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
-from dpserve.training.kinds.dpsgd.steps import CENTRE, NOISY_STEPS, temperature
+from dpserve.training.kinds.dpsgd.steps import CENTRE, NETWORK_STEPS, NOISY_STEPS, usual_scale
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, train_dpsgd
 from dpserve.training.pay_once.calibration import CALIBRATION
 from dpserve.training.pay_once.chain import PublicNumbers, divided
@@ -32,7 +32,9 @@ DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes")
 IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
 PRICE = 500_000_000_000
 """rho = 0.5, so that mu = 1."""
-CHOICES = Choices(records_declared=1000, sampling_rate=0.2, steps=20, learning_rate=0.5, hidden=(6,))
+CHOICES = Choices(
+    records_declared=1000, sampling_rate=0.2, steps=20, learning_rate=0.5, beside=NetworkChoices(6, 0.2, 0.5)
+)
 
 
 def some_records(n: int = 1000, seed: int = 0) -> Records:
@@ -51,26 +53,28 @@ def model() -> DpSgdModel:
     return train_dpsgd(some_records(), recipe(), "lineage-of-tests", Seeded(0))
 
 
-def test_the_cost_is_that_of_centre_steps_and_calibration_and_is_derived_again(model):
+def test_the_cost_is_that_of_every_release_and_is_derived_again(model):
     certificate = model.certificate
     cost = Cost.parse(certificate.cost)
-    steps_mu = certificate.mu_of(NOISY_STEPS)
-    assert [release.name for release in certificate.releases] == ["centre", "steps", "calibration"]
+    assert [release.name for release in certificate.releases] == ["centre", "steps", "network", "calibration"]
     assert cost.losses == (
         GaussianLoss(certificate.mu_of(CENTRE)),
-        ApproximateGaussianLoss(steps_mu, 2.0**-40),
+        ApproximateGaussianLoss(certificate.mu_of(NOISY_STEPS), 2.0**-40),
+        ApproximateGaussianLoss(certificate.mu_of(NETWORK_STEPS), 2.0**-40),
         GaussianLoss(certificate.mu_of(CALIBRATION)),
     )
-    assert PRICE - 3 <= cost.picorho <= PRICE
+    assert PRICE - 4 <= cost.picorho <= PRICE
     assert cost.kind == "gaussian"
-    assert gaussian_envelope.covers(steps_mu, certificate.noise_multiplier, 0.2, 20)
-    assert not gaussian_envelope.covers(steps_mu, certificate.noise_multiplier * 0.999, 0.2, 20)
+    for step, branch in zip((NOISY_STEPS, NETWORK_STEPS), certificate.branches, strict=True):
+        mu, noise = certificate.mu_of(step), branch.step.noise_multiplier
+        assert gaussian_envelope.covers(mu, noise, 0.2, 20)
+        assert not gaussian_envelope.covers(mu, noise * 0.999, 0.2, 20)
     certificate.verify()
     assert not {"weights_sha256", "lineage", "created"} & set(certificate.public())
 
 
 def test_without_a_centre_the_steps_get_all_but_the_calibration():
-    certificate = certify(recipe(choices=replace(CHOICES, centre_share=0.0)), *SHOWN)
+    certificate = certify(recipe(choices=replace(CHOICES, centre_share=0.0, beside=None)), *SHOWN)
     assert certificate.release_of(CENTRE) is None
     assert certificate.mu_of(NOISY_STEPS) ** 2 + certificate.mu_of(CALIBRATION) ** 2 == pytest.approx(1.0)
 
@@ -82,28 +86,29 @@ def test_shares_stay_within_the_price(price):
     assert composed(releases).rho <= price * 1e-12
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activation):
+def test_a_network_gives_a_row_the_same_bits_beside_any_and_its_values():
     """Products round nothing: another order of a layer's units is another order of its sums."""
-    choices = replace(CHOICES, hidden=(130, 70), activation=activation)
+    choices = replace(CHOICES, beside=NetworkChoices(70, 0.2, 0.5))
     model = train_dpsgd(some_records(200), recipe(choices=choices), "l", Seeded(0))
-    network, generator = model.certificate.network, np.random.default_rng(5)
-    parameters = model.parameters * 10.0 ** generator.uniform(-3, 3, model.parameters.shape)
-    model, X = replace(model, parameters=parameters), some_records(60, seed=3).X
+    head, branch = model.certificate.branches
+    network, generator = branch.network, np.random.default_rng(5)
+    parameters = model.parameters[1] * 10.0 ** generator.uniform(-3, 3, network.size)
+    model, X = replace(model, parameters=(model.parameters[0], parameters)), some_records(60, seed=3).X
     logits = model.logits(X)
     for row in range(0, 60, 7):
         assert np.array_equal(model.logits(X[row : row + 1])[0], logits[row])
-    shuffled = parameters.copy()
-    (_, _), (weights, _), (last, _) = network.layers(shuffled)
-    order = generator.permutation(70)
-    weights[:], last[:] = weights[:, order], last[order]
-    network.layers(shuffled)[1][1][:] = network.layers(parameters)[1][1][order]
-    assert np.array_equal(replace(model, parameters=shuffled).logits(X), logits)
-    (_, biases), *later = network.layers(parameters)
-    values = model.first_layer.products(model.certificate.feature_map(X, model.tensors)) * model.certificate.input_norm
-    values += biases
-    for weights, biases in later:
-        values = (np.tanh(values) if activation == "tanh" else np.maximum(values, 0)) @ weights + biases
+    shuffled, order = parameters.copy(), generator.permutation(70)
+    for views, own in zip(network.layers(shuffled), network.layers(parameters), strict=True):
+        for view, numbers in zip(views, own, strict=True):
+            at = [axis for axis, width in enumerate(numbers.shape) if width == 70]
+            view[...] = np.take(numbers, order, axis=at[0]) if at else numbers
+    assert np.array_equal(replace(model, parameters=(model.parameters[0], shuffled)).logits(X), logits)
+    products = (
+        model.first_layer.products(model.certificate.feature_map(X, model.tensors)) * model.certificate.input_norm
+    )
+    (_, biases), (weights, following) = network.layers(parameters)
+    values = np.tanh(products[:, 2:] + biases) @ weights + following
+    values += products[:, :2] + head.network.layers(model.parameters[0])[0][1]
     np.testing.assert_allclose(logits, values, rtol=1e-11, atol=1e-11 * np.abs(values).max())
 
 
@@ -116,7 +121,9 @@ def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activ
         ("steps", 21),
         ("sampling_rate", 0.21),
         ("sampling_rate", 1.5),
-        ("hidden", [7]),
+        ("beside", None),
+        ("beside", {"hidden": 7}),
+        ("beside", {"noise_multiplier": 0.9}),
         ("gradient_clip", 0.0),
     ],
 )
@@ -124,14 +131,15 @@ def test_a_certificate_that_does_not_hold_is_refused(model, tmp_path: Path, fiel
     folder = tmp_path / "bundle"
     save_dpsgd(folder, model)
     path = folder / "certificate.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | {field: said[field] | value if isinstance(value, dict) else value}))
     with pytest.raises(BundleError):
         load_dpsgd(folder)
 
 
 def test_weights_that_were_changed_are_refused(model, tmp_path: Path):
     folder = tmp_path / "bundle"
-    other = replace(model, parameters=model.parameters + 1)
+    other = replace(model, parameters=tuple(each + 1 for each in model.parameters))
     save_dpsgd(folder, model)
     save_dpsgd(tmp_path / "other", other)
     (folder / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
@@ -145,9 +153,9 @@ def test_weights_that_were_changed_are_refused(model, tmp_path: Path):
         ({"choices": replace(CHOICES, sampling_rate=1.5)}, "sampling rate"),
         ({"choices": replace(CHOICES, steps=0)}, "number of steps"),
         ({"choices": replace(CHOICES, learning_rate=-1.0)}, "learning rate"),
-        ({"choices": replace(CHOICES, activation="sine")}, "activation"),
-        ({"noise_multiplier": 0.7}, "cost more than the budget of mu = 0.9599: it needs a noise multiplier of 1.4"),
-        ({"price": 10 * 10**12}, "mu must lie"),
+        ({"choices": replace(CHOICES, beside=NetworkChoices(0, 0.2, 0.5))}, "hidden"),
+        ({"noise_multiplier": 0.7}, "cost more than the budget of mu = 0.8032: it needs a noise multiplier of"),
+        ({"price": 30 * 10**12}, "mu must lie"),
     ],
 )
 def test_what_has_no_certificate_is_refused_before_a_record_is_touched(changes, message):
@@ -182,14 +190,10 @@ def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
         choices.learning_rate / 2
     )
     assert choices_for(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
-    assert (
-        choices_for(10_000, mu, 500, hidden=(8,)).learning_rate
-        == choices_for(10_000, mu, 900, hidden=(8,)).learning_rate
-    )
+    assert choices_for(10_000, mu, 500, hidden=8).beside == choices_for(10_000, mu, 900, hidden=8).beside
+    assert choices_for(10_000, mu, 500, hidden=8).learning_rate < choices.learning_rate
     assert choices_for(100, mu, 500).sampling_rate == 1
-    assert (
-        choices_for(200_000, mu, 500).sampling_rate == choices_for(1_000_000, mu, 500, hidden=(8,)).sampling_rate == 0.1
-    )
+    assert choices_for(200_000, mu, 500).sampling_rate == 0.1
     assert choices_for(1_000_000, mu, 500).sampling_rate == 0.02
 
 
@@ -222,18 +226,34 @@ def test_the_noise_in_the_weights_is_what_noisy_sums_of_nothing_leave(momentum, 
         noise_of_weights(replace(descent, optimiser="adam"), 1.0)
 
 
-def test_logits_are_divided_until_noise_moves_them_by_two_and_keep_their_order():
-    hot, cool = (
-        replace(recipe(), choices=replace(CHOICES, hidden=(), steps=20, learning_rate=rate)) for rate in (500.0, 0.1)
-    )
-    model = train_dpsgd(some_records(300), hot, "l", Seeded(5))
-    divisor = temperature(model.certificate)
-    assert divisor > 1
-    each = noise_of_weights(model.certificate.descent, model.certificate.noise_multiplier) / divisor
-    assert each * np.hypot(model.certificate.input_norm, 1) == pytest.approx(2)
-    assert temperature(train_dpsgd(some_records(300), cool, "l", Seeded(5)).certificate) == 1
-    adam = model.certificate.model_copy(update={"optimiser": "adam"})
-    assert temperature(adam) == 1
+def test_a_network_stands_beside_a_head_on_cuts_that_enough_records_of_each_class_let_learn():
+    mu, cuts = 0.25, Quantiles(lower=(0.0,) * 3, upper=(1.0,) * 3, bias=0.0)
+    units = [
+        None if choices.beside is None else choices.beside.hidden
+        for choices in (
+            choices_by_rule(2400, mu, cuts, 2),
+            choices_by_rule(2399, mu, cuts, 2),
+            choices_by_rule(2400, mu, cuts, 3),
+            choices_by_rule(2400, mu, IDENTITY, 2),
+            choices_by_rule(10, mu, IDENTITY, 2, 5),
+            choices_by_rule(2400, mu, cuts, 2, 0),
+        )
+    ]
+    assert units == [HIDDEN, None, None, None, 5, None]
+
+
+def test_logits_are_scaled_until_noise_moves_them_as_is_usually_best_and_keep_their_order():
+    hot, cool = (certify(recipe(choices=replace(CHOICES, learning_rate=rate)), *SHOWN) for rate in (500.0, 0.1))
+    alone = certify(recipe(choices=replace(CHOICES, learning_rate=500.0, beside=None)), *SHOWN)
+    for certificate, moved in ((hot, 0.6), (alone, 0.9)):
+        head = certificate.branches[0]
+        scale = usual_scale(head, certificate)
+        assert scale < 1
+        each = noise_of_weights(head.descent, certificate.noise_multiplier) * scale
+        assert each * np.hypot(certificate.input_norm, 1) == pytest.approx(moved)
+    assert usual_scale(cool.branches[0], cool) == 1
+    adam = hot.model_copy(update={"optimiser": "adam"})
+    assert usual_scale(adam.branches[0], adam) == 1
 
 
 def test_the_centre_is_the_mean_and_moves_by_one_row():
@@ -252,7 +272,7 @@ def test_of_cuts_the_centre_is_a_mean_that_rows_can_have():
     centre = mean_of(noisy, 400, cuts)
     assert (np.diff(centre[:31]) <= 0).all()
     assert np.linalg.norm(centre - rows.mean(axis=0)) < np.linalg.norm(noisy / 400 - rows.mean(axis=0)) / 2
-    recipes = replace(recipe(feature_map=cuts), choices=replace(CHOICES, records_declared=400, hidden=()))
+    recipes = replace(recipe(feature_map=cuts), choices=replace(CHOICES, records_declared=400, beside=None))
     trained = train_dpsgd(some_records(400), recipes, "l", Seeded(0))
     assert all((np.diff(trained.centre[start : start + 31]) <= 0).all() for start in (0, 31, 62))
 
