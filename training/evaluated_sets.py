@@ -9,7 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from dpserve.accounting.arrays import Floats, Integers
 from dpserve.accounting.disclosure import Disclosed, Released
-from dpserve.training.intervals import Interval, ratio_interval
+from dpserve.training.intervals import CONFIDENCE, Interval, ratio_interval
+
+MOST_CLASSES_APART = 10
+"""Classes up to which records are counted by class where sets are for all together: all together then have more noise.
+"""
 
 LEVELS = (800, 900, 950, 990)
 """The coverages that are evaluated, in thousandths."""
@@ -26,9 +30,16 @@ class CoverageAt(Disclosed, BaseModel):
     asked: Annotated[float, Released("evaluation")]
     reached: Annotated[Interval, Released("evaluation")]
     reached_by_class: Annotated[tuple[Interval, ...], Released("evaluation")] = ()
-    """For the records of each class, where sets are by class."""
+    """For the records of each class, where they are counted by class: `groups_of`."""
+    worst_class: Annotated[Interval | None, Released("evaluation")] = None
+    """Of the class with the least, whichever it is: its interval holds that with the confidence of all others."""
     size: Annotated[Interval | None, Released("evaluation")] = None
     """The mean number of classes in a set."""
+
+
+def groups_of(classes: int, by: str | None) -> int:
+    """Return into how many groups records are counted: a class each, or one. by: how the model's sets count."""
+    return classes if by == "class" or classes <= MOST_CLASSES_APART else 1
 
 
 def first_covered(probabilities: Floats, label: int, least: Floats) -> int:
@@ -65,7 +76,9 @@ def coverages(
     figures = []
     for place, level in enumerate(LEVELS):
         by_class = tuple(_reached(row, place, noise) for row in counts) if len(counts) > 1 else ()
-        size = None
+        worst, size = None, None
+        if by_class:
+            worst = _least([_reached(row, place, noise, (1 - CONFIDENCE) / len(counts)) for row in counts])
         if sizes is not None:
             root = math.sqrt(len(LEVELS))
             ratio = ratio_interval(
@@ -80,12 +93,25 @@ def coverages(
                 standard_error=classes / 2 * ratio.standard_error,
             )
         together = _reached(counts.sum(axis=0), place, noise * math.sqrt(len(counts)))
-        figures.append(CoverageAt(asked=level / 1000, reached=together, reached_by_class=by_class, size=size))
+        figures.append(
+            CoverageAt(asked=level / 1000, reached=together, reached_by_class=by_class, worst_class=worst, size=size)
+        )
     return tuple(figures)
 
 
-def _reached(row: Sequence[float] | Floats, place: int, noise: float) -> Interval:
-    """Return the share of the counts in a cell or in one before it."""
+def _least(shares: Sequence[Interval]) -> Interval:
+    """Return the least of some shares, each of which lies in its interval but for a part of 1 - CONFIDENCE.
+
+    All do at once with that confidence, and then the least lies between the least of the lower ends and the least of
+    the upper ones (Bonferroni). The estimate is the least one, which noise draws below the true least.
+    """
+    least = min(shares, key=lambda share: share.estimate)
+    ends = {"lower": min(share.lower for share in shares), "upper": min(share.upper for share in shares)}
+    return least.model_copy(update=ends | {"estimate": min(least.estimate, ends["upper"])})
+
+
+def _reached(row: Sequence[float] | Floats, place: int, noise: float, error: float = 1 - CONFIDENCE) -> Interval:
+    """Return the share of the counts in a cell or in one before it; the interval misses it with chance `error`."""
     inside, total = float(sum(row[: place + 1])), float(sum(row))
     of_inside = (place + 1) * noise**2
-    return ratio_interval(inside, total, of_inside, CELLS * noise**2, of_inside, (0.0, 1.0))
+    return ratio_interval(inside, total, of_inside, CELLS * noise**2, of_inside, (0.0, 1.0), error)

@@ -6,11 +6,11 @@ Each held-out record is counted in one cell of each table that is reported:
 - confusion: its class, and the class that the model finds likeliest;
 - roc: how likely the second of two classes is to the model, by its class; of more, where that is asked for, how likely
   each is (`dpserve.training.roc`);
-- coverage: the least coverage whose prediction set holds its class, by class where the sets are
+- coverage: the least coverage whose prediction set holds its class, by class where the sets are or classes are few
   (`dpserve.training.evaluated_sets`);
 and its log loss, clipped to `largest_loss`, and the sizes of its prediction sets are added to sums. All are released
-together, with one
-Gaussian noise (`dpserve.mechanisms.gaussian_vector`). What follows from them, intervals among it, is post-processing.
+together, with one Gaussian noise (`dpserve.mechanisms.gaussian_vector`). What follows from them, intervals among it, is
+post-processing.
 
 The price. Let neighbouring sets of held-out records differ by one record, added or removed. A record's own cells and
 loss are a function of that record, of the model and of public numbers, computed in arrays of one row, so that all
@@ -192,7 +192,7 @@ class Law:
             "calibration": 2 * bins,
             "confusion": self.classes**2,
             "roc": roc.curves_of(self.classes) * roc.SIZE,
-            "coverage": evaluated_sets.CELLS * (self.classes if self.sets == "class" else 1),
+            "coverage": evaluated_sets.CELLS * evaluated_sets.groups_of(self.classes, self.sets),
             "set-size": len(evaluated_sets.LEVELS),
         }
         return {part: size for part, size in sizes.items() if part in self.parts}
@@ -227,7 +227,8 @@ class Law:
         }
         if "coverage" in self.parts and least is not None:
             first = evaluated_sets.first_covered(probabilities, label, least)
-            cells["coverage"] = first + (label * evaluated_sets.CELLS if self.sets == "class" else 0)
+            apart = evaluated_sets.groups_of(self.classes, self.sets) > 1
+            cells["coverage"] = first + (label * evaluated_sets.CELLS if apart else 0)
         term, start = np.zeros(sum(self.sizes.values()), dtype=np.int64), 0
         for part, size in self.sizes.items():
             weight, end = self.weights[part], start + size

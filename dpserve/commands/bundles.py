@@ -307,10 +307,7 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         _add(table, "area below the ROC curves, mean of classes", evaluation.areas.mean, ".4f")
         for name, area in zip(evaluation.classes, evaluation.areas.by_class, strict=True):
             _add(table, f"area of {name} against the rest", area, ".4f")
-    for at in evaluation.coverage:
-        _add(table, f"in prediction sets of coverage {at.asked:g}", at.reached, ".4f")
-        if at.size is not None:
-            _add(table, f"classes in a set of coverage {at.asked:g}", at.size, ".2f")
+    _add_sets(table, evaluation)
     console.print(table, highlight=False)
     if not evaluation.confusion:
         return
@@ -321,6 +318,16 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     for name, row in zip(evaluation.classes, evaluation.confusion, strict=True):
         counts.add_row(name, *(f"{cell.estimate:,.0f}" for cell in row))
     console.print(counts, highlight=False)
+
+
+def _add_sets(table: Table, evaluation: Evaluation) -> None:
+    """Add what prediction sets reached: of all records, of the worst class, and how large they are."""
+    for at in evaluation.coverage:
+        _add(table, f"in prediction sets of coverage {at.asked:g}", at.reached, ".4f")
+        if at.worst_class is not None:
+            _add(table, f"of the worst class, of coverage {at.asked:g}", at.worst_class, ".4f")
+        if at.size is not None:
+            _add(table, f"classes in a set of coverage {at.asked:g}", at.size, ".2f")
 
 
 def _add(table: Table, what: str, figure: Interval, form: str) -> None:
