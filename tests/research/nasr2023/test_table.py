@@ -101,8 +101,8 @@ def test_what_cannot_be_watched_is_refused(monkeypatch):
 
 
 def test_a_planted_fault_is_convicted_and_a_sound_step_is_not(tmp_path):
-    """Clipping after averaging moves the sum by more than 40 where the noise is 3: all 60 steps tell."""
-    small = ("--steps", 60, "--runs", 1, "--json")
+    """Clipping after averaging moves the sum by more than 40 where the noise is 3: every step tells."""
+    small = ("--steps", 200, "--runs", 1, "--json")
     broken = invoke(*small, "--fault", "clip-after-averaging", "--png", tmp_path / "picture.png")
     assert broken.exit_code == reports.CONVICTED
     found = json.loads(broken.stdout)
