@@ -12,7 +12,7 @@ from dpserve.accounting.disclosure import Declared, Disclosed
 from dpserve.mechanisms import wide_gaussian
 from dpserve.training.fields import Several
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.descent import Descent, Optimiser
+from dpserve.training.kinds.dpsgd.descent import Descent
 from dpserve.training.kinds.dpsgd.mixture import MIXTURE
 from dpserve.training.kinds.dpsgd.noisy_step import StepRelease, grid_step
 from dpserve.training.kinds.dpsgd.steps import CENTRE, NETWORK_STEPS, NOISY_STEPS, Branch, canary_length
@@ -81,7 +81,6 @@ class DpSgdCertificate(ReleaseCertificate):
     """The standard deviation of the noise on every coordinate of a sum, in units of gradient_clip, or a little less."""
     records_declared: Declared[int] = Field(ge=1)
     """A public number, near the number of records if training is to go well. Privacy does not rest on it."""
-    optimiser: Declared[Optimiser]
     learning_rate: Declared[float]
     momentum: Declared[float]
     averaged: Declared[float]
@@ -121,7 +120,6 @@ class DpSgdCertificate(ReleaseCertificate):
             steps=self.steps,
             learning_rate=self.learning_rate,
             expected_batch=self.sampling_rate * self.records_declared,
-            optimiser=self.optimiser,
             momentum=self.momentum,
             averaged=self.averaged,
         )

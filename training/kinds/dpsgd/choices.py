@@ -14,7 +14,6 @@ from typing import Any
 
 from dpserve.training.features.maps import FeatureMap, Quantiles
 from dpserve.training.fitting.network import Network
-from dpserve.training.kinds.dpsgd.descent import Optimiser
 
 NETWORK_SHARE = 0.3
 """Share of the price of all steps that buys those of the network beside the linear head.
@@ -56,7 +55,6 @@ class Choices:
     learning_rate: float
     gradient_clip: float = 1.0
     input_norm: float = 4.0
-    optimiser: Optimiser = "momentum"
     momentum: float = 0.9
     averaged: float = 0.75
     beside: NetworkChoices | None = None

@@ -6,16 +6,10 @@ happened to have.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-
-Optimiser = Literal["momentum", "adam"]
-
-_ADAM_DECAY = 0.999
-_ADAM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
@@ -29,7 +23,6 @@ class Descent:
     steps: int
     learning_rate: float
     expected_batch: float
-    optimiser: Optimiser = "momentum"
     momentum: float = 0.9
     averaged: float = 0.5
 
@@ -55,10 +48,7 @@ def noise_of_weights(descent: Descent, noise: float) -> float:
     Momentum is linear: of what is added to the gradient of step s, the weights after step t have taken learning_rate
     (1 - momentum^(t - s + 1))/(1 - momentum), and the result the mean of that over the averaged steps; the squares of
     independent steps add up. What later gradients make of it is left out, so this is about what noise alone does.
-    Raises ValueError for another optimiser.
     """
-    if descent.optimiser != "momentum":
-        raise ValueError(f"the steps of {descent.optimiser} are not linear in the noise")
     first, steps, m = descent.first_averaged, descent.steps, descent.momentum
     added = np.arange(steps)
     since = np.maximum(added, first)
@@ -82,20 +72,11 @@ def descend(
     noisy_sum: from the parameters to what a step releases, (size,).
     """
     current, result = parameters.copy(), np.zeros_like(parameters)
-    first, second = np.zeros_like(parameters), np.zeros_like(parameters)
-    start = descent.first_averaged
+    moving, start = np.zeros_like(parameters), descent.first_averaged
     for done in range(descent.steps):
         released = noisy_sum(current)
-        gradient = released / descent.expected_batch
-        rate = descent.learning_rate
-        if descent.optimiser == "adam":
-            first += (1 - descent.momentum) * (gradient - first)
-            second += (1 - _ADAM_DECAY) * (gradient * gradient - second)
-            corrected = second / (1 - _ADAM_DECAY ** (done + 1))
-            current -= rate / (1 - descent.momentum ** (done + 1)) * first / (np.sqrt(corrected) + _ADAM_EPSILON)
-        else:
-            first = descent.momentum * first + gradient
-            current -= rate * first
+        moving = descent.momentum * moving + released / descent.expected_batch
+        current -= descent.learning_rate * moving
         if done >= start:
             result += current
         observe(done + 1, released, current)

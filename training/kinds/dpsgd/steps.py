@@ -245,8 +245,6 @@ def usual_scale(branch: Branch, certificate: "DpSgdCertificate") -> float:
     what was released, and where `mixture` starts from. The weights are multiplied by it once, so that whoever reads
     them needs no more.
     """
-    if branch.descent.optimiser != "momentum":
-        return 1.0
     each = noise_of_weights(branch.descent, branch.step.noise_multiplier * branch.step.clip_norm)
     _, *hidden, _ = branch.network.widths
     if hidden:

@@ -222,8 +222,6 @@ def test_the_noise_in_the_weights_is_what_noisy_sums_of_nothing_leave(momentum, 
 
     left = [descend(Unit(place).noisy_sum, np.zeros(1), descent)[0] for place in range(steps)]
     assert noise_of_weights(descent, 7.0) == pytest.approx(7 * np.linalg.norm(left), rel=1e-12)
-    with pytest.raises(ValueError, match="not linear"):
-        noise_of_weights(replace(descent, optimiser="adam"), 1.0)
 
 
 def test_a_network_stands_beside_a_head_on_cuts_that_enough_records_of_each_class_let_learn():
@@ -252,8 +250,6 @@ def test_logits_are_scaled_until_noise_moves_them_as_is_usually_best_and_keep_th
         each = noise_of_weights(head.descent, certificate.noise_multiplier) * scale
         assert each * np.hypot(certificate.input_norm, 1) == pytest.approx(moved)
     assert usual_scale(cool.branches[0], cool) == 1
-    adam = hot.model_copy(update={"optimiser": "adam"})
-    assert usual_scale(adam.branches[0], adam) == 1
 
 
 def test_the_centre_is_the_mean_and_moves_by_one_row():

@@ -33,19 +33,6 @@ def test_momentum_and_averaging_follow_their_definition():
     assert np.allclose(last, seen[-1])
 
 
-def test_adam_agrees_with_pytorch_s():
-    torch = pytest.importorskip("torch")
-    sums = list(np.random.default_rng(0).normal(size=(5, 6)))
-    descent = Descent(5, 0.1, 1.0, optimiser="adam", averaged=0.0)
-    weights = torch.ones(6, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([weights], lr=0.1)
-    for gradient in sums:
-        weights.grad = torch.from_numpy(gradient)
-        optimiser.step()
-    found = descend(told(sums), np.ones(6), descent)
-    assert np.allclose(found, weights.detach().numpy())
-
-
 def test_what_is_no_descent_is_refused():
     for changes in (
         {"steps": 0},
