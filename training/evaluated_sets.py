@@ -12,8 +12,7 @@ from dpserve.accounting.disclosure import Disclosed, Released
 from dpserve.training.intervals import CONFIDENCE, Interval, ratio_interval
 
 MOST_CLASSES_APART = 10
-"""Classes up to which records are counted by class where sets are for all together: all together then have more noise.
-"""
+"""Up to so many classes records are counted by class even where sets are for all: sums over classes have more noise."""
 
 LEVELS = (800, 900, 950, 990)
 """The coverages that are evaluated, in thousandths."""
@@ -100,10 +99,10 @@ def coverages(
 
 
 def _least(shares: Sequence[Interval]) -> Interval:
-    """Return the least of some shares, each of which lies in its interval but for a part of 1 - CONFIDENCE.
+    """Return the least of some shares, each interval of which misses its share with chance (1 - CONFIDENCE)/number.
 
-    All do at once with that confidence, and then the least lies between the least of the lower ends and the least of
-    the upper ones (Bonferroni). The estimate is the least one, which noise draws below the true least.
+    So all hold at once with CONFIDENCE (Bonferroni), and then the least share lies between the least of the lower ends
+    and the least of the upper ones. The estimate is the least one, which noise draws below the true least.
     """
     least = min(shares, key=lambda share: share.estimate)
     ends = {"lower": min(share.lower for share in shares), "upper": min(share.upper for share in shares)}

@@ -77,6 +77,6 @@ def head_likeness(public: Mapping[str, Any]) -> Likeness:
 
 def network_likeness(public: Mapping[str, Any]) -> Likeness:
     """Return the likeness of a network that trains for so many passes. public: of its certificate."""
-    passes = round(float(public.get("steps", 0)) * float(public.get("sampling_rate", 0)))
     beside = public.get("beside")
+    passes = round(float(public.get("steps", 0)) * float((beside or public).get("sampling_rate", 0)))
     return Likeness(hidden=() if beside is None else (beside["hidden"],), epochs=max(passes, 1))

@@ -18,8 +18,9 @@ from dpserve.training.fitting.network import Network
 NETWORK_SHARE = 0.3
 """Share of the price of all steps that buys those of the network beside the linear head.
 
-On 19 tables at epsilon 1 and 31 at 4 with REACH_OF_CLASS or more, a fifth held out: log loss less .026 and .024 in the
-mean than that of the linear head alone, both calibrated; with half of the price .029 and .025, and Adult's .003 more.
+On 19 tables at epsilon 1 and 31 at 4 with REACH_OF_CLASS or more, a fifth held out, log loss was less by .026 and .024
+in the mean than that of the linear head alone, both calibrated. Half of the price took off .029 and .025, but the head
+alone is the best on large tables, Adult and diamonds among them, and a smaller part of the price hurts it less.
 """
 
 HIDDEN = 32
@@ -32,6 +33,11 @@ With less its noise takes more than it learns. At epsilon 1 log loss rose by .01
 (100), and fell by .006 on hpc (220); with more it fell by .06 on banana, by .38 on a made table of two numbers' XOR,
 and by .002 to .015 on nearly all others, but rose by .003 on Adult and .006 on diamonds.
 """
+
+
+LEAST_MU = 0.09
+"""The least mu of a run that has a network by rule: its share is above the least that a release costs, though quantiles
+may take half."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +90,12 @@ def choices_by_rule(
     """Return the choices for rows on a feature map: `choices_for`, with the network that is asked for, or by rule.
 
     hidden: its units, 0 for no network, None for what the rule says: HIDDEN on cuts of numbers where REACH_OF_CLASS
-    lets them learn. Other features have their linear head alone: on histograms of MNIST's images it is right on .982.
+    lets them learn, and the price pays for them. Other features have their linear head alone: on histograms of MNIST's
+    images it is right on .982.
     """
     dimension = feature_map.declared.dimension
     if hidden is None:
-        reaches = mu * records_declared >= REACH_OF_CLASS * classes
+        reaches = mu * records_declared >= REACH_OF_CLASS * classes and mu >= LEAST_MU
         hidden = HIDDEN if reaches and isinstance(feature_map, Quantiles) else 0
     return choices_for(records_declared, mu, Network((dimension, classes)).size, hidden=hidden, **made)
 
@@ -99,13 +106,13 @@ def choices_for(records_declared: int, mu: float, size: int, hidden: int = 0, **
     size: how many parameters the linear head has. hidden: units of the network beside it, 0 for none.
 
     Let w = learning_rate steps gradient_clip / (1 - momentum), how far gradients of full length would take the weights,
-    and r = sqrt(size)/(mu records_declared), which is the length of all noise beside that of all gradients, mu being
-    what the head's or the network's own steps cost. For a linear head w = 18 r^(-4/3), but at most 0.7 mu
-    records_declared, and for a network, which small steps suit better, w = 0.3 mu records_declared. Noise throws each
-    weight in proportion to w/(mu records_declared): at 0.7 it moves a logit by about 2. Longer steps were no better and
-    swung the more, the larger the budget was: Adult had log loss 0.312 at epsilon 1 and 0.322 at 4. Noise of all steps
-    together does not depend on their number; 200 steps came closer to the minimum than 100 did, at twice the processor
-    time.
+    and r = sqrt(size)/(mu records_declared), which is the length of all noise beside that of all gradients, mu here
+    being that of the run times the root of the head's or the network's share. For a linear head w = 18 r^(-4/3), but
+    at most 0.7 mu records_declared, and for a network, which small steps suit better, w = 0.3 mu records_declared.
+    Noise throws each weight in proportion to w/(mu records_declared): at 0.7 it moves a logit by about 2. Longer steps
+    were no better and swung the more, the larger the budget was: Adult had log loss 0.312 at epsilon 1 and 0.322 at 4.
+    Noise of all steps together does not depend on their number; 200 steps came closer to the minimum than 100 did, at
+    twice the processor time.
 
     A record joins a step with probability 0.1, or, on many records, so that 20,000 do on average: for 1,000,000 made
     records of 50 numbers log loss was 0.1697 at probabilities of 0.1, 0.04 and 0.02 alike, at epsilon 1 and 8, for 59,

@@ -58,7 +58,11 @@ class DPSGD(Options):
         None, "The learning rate of the linear model.", gt=0, default_text="by rule from public numbers"
     )
     sampling_rate: float | None = option(
-        None, "The probability with which a record joins a step.", gt=0, le=1, default_text="by rule"
+        None,
+        "The probability with which a record joins a step, of a network half of it.",
+        gt=0,
+        le=1,
+        default_text="by rule",
     )
     noise_multiplier: float | None = option(
         None,

@@ -23,7 +23,13 @@ from dpserve.training.inputs.sums import ROWS, Rows, Sums
 from dpserve.training.kinds.dpsgd.centre import centre_release, mean_of, sum_of_rows
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
-from dpserve.training.kinds.dpsgd.noisy_step import StepCanaries, StepRelease, grid_step, private_step
+from dpserve.training.kinds.dpsgd.noisy_step import (
+    LARGEST_PARAMETERS,
+    StepCanaries,
+    StepRelease,
+    grid_step,
+    private_step,
+)
 from dpserve.training.pay_once.canaries import CanaryRun, Coins, included_records, one_hot
 from dpserve.training.pay_once.chain import ModelStep, PublicNumbers
 from dpserve.training.pay_once.releases import Release
@@ -31,6 +37,10 @@ from dpserve.training.pay_once.releases import Release
 if TYPE_CHECKING:
     from dpserve.training.kinds.dpsgd.certificate import DpSgdCertificate
     from dpserve.training.pay_once.certificate import ReleaseCertificate
+
+
+LEAST_PART = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
+"""What a release costs at least, in picorho."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,7 @@ class Centre(ModelStep[Training]):
     def share(self, price: int, numbers: PublicNumbers) -> int:
         """Return its share, or the least that a release may cost; nothing where that is more than a fifth."""
         part = numbers.choices.centre_share
-        least = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
-        centre = max(math.floor(price * part), least)
+        centre = max(math.floor(price * part), LEAST_PART)
         return 0 if not part or 5 * centre > price else centre
 
     def cost(self, mu: float, certificate: "ReleaseCertificate") -> Cost:
@@ -131,6 +140,8 @@ class NoisySteps(ModelStep[Training]):
             branch.descent.steps,
             branch.network.size,
         )
+        if size > LARGEST_PARAMETERS:
+            raise ValueError(f"a network may have up to {LARGEST_PARAMETERS:,} parameters, not {size:,}")
         grid_step(branch.step, size)
         gaussian_envelope.check_sampler(noise, steps, size, wide_gaussian.DISTANCE)
         if not gaussian_envelope.covers(mu, noise, rate, steps):
@@ -182,9 +193,17 @@ class NetworkSteps(NoisySteps):
     place = 1
 
     def share(self, price: int, numbers: PublicNumbers) -> int:
-        """Return its share; nothing where no network is asked for."""
+        """Return its share; nothing where no network is asked for. Raises ValueError for less than a release costs."""
         beside = numbers.choices.beside
-        return 0 if beside is None else math.floor(price * beside.share)
+        if beside is None:
+            return 0
+        part: int = math.floor(price * beside.share)
+        if part < LEAST_PART:
+            raise ValueError(
+                f"the network beside the linear model costs rho = {picorho.to_rho(LEAST_PART):.3g} at least, and its "
+                f"share is {picorho.to_rho(part):.3g}: take hidden = 0, or a larger budget"
+            )
+        return part
 
     def is_needed_by(self, certificate: "ReleaseCertificate") -> bool:
         """Return whether there is a network."""

@@ -85,6 +85,7 @@ def certify(
             **choices.as_fields(),
         )
         certificate.derived_cost()
+        certificate.canary_parts()
     except ValidationError as error:
         first = error.errors()[0]
         where = str(first["loc"][0]).replace("_", " ") if first["loc"] else "the choices"
@@ -118,6 +119,7 @@ def _noise(recipe: DpSgdRecipe, mu: float) -> float:
         raise TrainingError(
             f"{count} steps at sampling rate {rate:g} with noise multiplier {noise:g} cost more than the budget of "
             f"mu = {mu:.4g}: it needs a noise multiplier of {least:.4g}"
+            + ("" if recipe.choices.beside is None else ", or less without the network beside it (hidden = 0)")
         )
     return least
 

@@ -1,6 +1,7 @@
 """Records become a bundle, and a bundle a model: what is certified, what is refused, and that the model learns."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dpserve.training.kinds.dpsgd.model import DpSgdModel
 from dpserve.training.kinds.dpsgd.steps import CENTRE, NETWORK_STEPS, NOISY_STEPS, usual_scale
 from dpserve.training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, train_dpsgd
 from dpserve.training.pay_once.calibration import CALIBRATION
+from dpserve.training.pay_once.canaries import Coins
 from dpserve.training.pay_once.chain import PublicNumbers, divided
 from dpserve.training.pay_once.releases import composed
 from tests.seeded import Seeded
@@ -30,6 +32,8 @@ from tests.seeded import Seeded
 SHOWN = (Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes")), "l")
 DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
 IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
+WIDE = Identity(lower=(0.0,) * 400, upper=(1.0,) * 400, clip_norm=1.0, bias=0.0)
+WIDE_SHOWN = (Declaration(tuple(map(str, range(400))), (0.0,) * 400, (1.0,) * 400, ("no", "yes")), "l")
 PRICE = 500_000_000_000
 """rho = 0.5, so that mu = 1."""
 CHOICES = Choices(
@@ -135,6 +139,49 @@ def test_a_certificate_that_does_not_hold_is_refused(model, tmp_path: Path, fiel
     path.write_text(json.dumps(said | {field: said[field] | value if isinstance(value, dict) else value}))
     with pytest.raises(BundleError):
         load_dpsgd(folder)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_each_branch_has_the_noise_that_its_price_says(model, place):
+    """Found by the numbers alone, whatever digests say: less noise, more steps, and more sampling all cost more."""
+    certificate = model.certificate
+    own = certificate if place == 0 else certificate.beside
+    for field, times in (("noise_multiplier", 0.99), ("sampling_rate", 1.02)):
+        changed = own.model_copy(update={field: getattr(own, field) * times})
+        other = changed if place == 0 else certificate.model_copy(update={"beside": changed})
+        with pytest.raises(ValueError, match="does not cover"):
+            other.derived_cost()
+    with pytest.raises(ValueError, match="does not cover"):
+        certificate.model_copy(update={"steps": certificate.steps + 1}).derived_cost()
+
+
+def test_a_network_and_its_release_come_together(model):
+    certificate = model.certificate
+    others = tuple(release for release in certificate.releases if release.name != "network")
+    for change in ({"beside": None}, {"releases": others}):
+        with pytest.raises(ValueError):  # noqa: PT011 - either has a message of its own
+            certificate.model_copy(update=change).derived_cost()
+
+
+def test_a_network_that_its_share_does_not_pay_for_is_refused_and_is_none_by_rule():
+    cuts = Quantiles(lower=(0.0,) * 3, upper=(1.0,) * 3, bias=0.0)
+    for rho in (0.0005, 0.0012, 0.002, 0.004, 0.01):
+        mu = math.sqrt(2 * rho)
+        choices = choices_by_rule(10**6, mu, cuts, 2)
+        certify(recipe(feature_map=cuts, choices=choices, price=round(rho / 2 * 1e12)), *SHOWN).derived_cost()
+    asked = choices_by_rule(10**6, 0.04, cuts, 2, 8)
+    with pytest.raises(TrainingError, match="larger budget"):
+        certify(recipe(feature_map=cuts, choices=asked, price=round(0.0008e12)), *SHOWN)
+
+
+def test_a_network_that_no_step_holds_is_refused_before_training():
+    with pytest.raises(TrainingError, match="parameters"):
+        certify(recipe(choices=replace(CHOICES, beside=NetworkChoices(2**16, 0.2, 0.5)), feature_map=WIDE), *WIDE_SHOWN)
+
+
+def test_canaries_beside_a_network_are_refused_before_training():
+    with pytest.raises(TrainingError, match="linear head alone"):
+        certify(recipe(), *SHOWN, canaries=Coins.drawn(64, Seeded(0)).certified())
 
 
 def test_weights_that_were_changed_are_refused(model, tmp_path: Path):

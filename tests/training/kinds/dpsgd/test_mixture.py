@@ -10,8 +10,9 @@ from dpserve.mechanisms.elementary import softmax
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.mechanisms.seeded import SeededRandomness
 from dpserve.training.errors import TrainingError
-from dpserve.training.inputs.sums import Rows, of_rows
-from dpserve.training.kinds.dpsgd.mixture import ROUND_PART, ROUNDS, law, mixed, record_terms
+from dpserve.training.inputs.records import Units
+from dpserve.training.inputs.sums import Rows, Shard, of_rows
+from dpserve.training.kinds.dpsgd.mixture import ROUND_PART, ROUNDS, law, mixed, record_terms, round_term
 from dpserve.training.pay_once.calibration import COUNTS_PART, share_of
 
 STEP = 2.0**-28
@@ -105,6 +106,18 @@ def test_neighbours_differ_by_no_more_than_the_proof_says(monkeypatch):
         assert sum(map(len, one)) == law(0.2, classes, branches).size
         apart = math.sqrt(sum(float(np.square(a - b).sum()) for a, b in zip(one, other, strict=True)))
         assert COUNTS_PART <= apart <= 1
+
+
+def test_all_records_of_a_unit_move_a_round_by_no_more_than_one_record_may():
+    """Three times the record that moves it most: each counts a third, rounded towards zero."""
+    shares, weights = np.array([1.0, -1.0]), np.array([1.0, 2.0])
+    lengths = []
+    for number in (1, 3):
+        of_unit = Units("person", np.zeros(number, dtype=np.int64)).weights()
+        shard = Shard(np.array([[1e3, 0.0]] * number), np.ones(number, dtype=np.int64), of_unit)
+        total = round_term(shard, None, rows=PARTS, weights=weights, shares=shares, bound=2.7)
+        lengths.append(np.linalg.norm(total) * STEP / ROUND_PART)
+    assert 0.99 < lengths[1] <= lengths[0] <= 1
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
