@@ -31,7 +31,7 @@ class CoverageAt(Disclosed, BaseModel):
     reached_by_class: Annotated[tuple[Interval, ...], Released("evaluation")] = ()
     """For the records of each class, where they are counted by class: `groups_of`."""
     worst_class: Annotated[Interval | None, Released("evaluation")] = None
-    """Of the class with the least, whichever it is: its interval holds that with the confidence of all others."""
+    """The least of all classes, whichever has it: its interval holds that with the confidence of all others."""
     size: Annotated[Interval | None, Released("evaluation")] = None
     """The mean number of classes in a set."""
 

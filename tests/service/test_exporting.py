@@ -73,7 +73,7 @@ def test_who_gets_is_refused_what_is_not_paid_for_and_who_posts_pays_for_the_mod
     assert service.spent() == 0
     first, again = (http.post("/models/colours/export", params=asked) for _ in range(2))
     for taken in (first, again):
-        np.testing.assert_array_equal(load(taken.content)["weights.0"], released.weights.T)
+        np.testing.assert_array_equal(load(taken.content)["weights.0.0"], released.weights.T)
     assert service.spent() == lineage_spent(service) == released.certificate.price.picorho
     assert http.post("/predict", json={"instances": [ROW]}).json()["receipt"]["charged"] == 0
 

@@ -304,7 +304,7 @@ def test_coverage_and_sizes_of_sets_are_those_of_the_rows():
 
 
 def test_the_interval_of_the_worst_class_holds_the_least_coverage_of_a_class():
-    """Of twelve classes that are all covered alike the least estimate is far below: 0.05 of intervals may miss it.
+    """Twelve classes that are all covered alike: the least estimate is far below, and 0.05 of intervals may miss it.
 
     Of 200 more than 29 would, by chance, once in a million times. Intervals of one class by itself miss it in about
     half: the least of so many lies below its own truth by more than its noise.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 LEAST_PART = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
-"""What a release costs at least, in picorho."""
+"""The least that a release costs, in picorho."""
 
 
 @dataclass(frozen=True)
