@@ -27,7 +27,9 @@ def test_training_and_inspecting(own):
     assert certificate["steps"] == 5
     names = [release["name"] for release in certificate["releases"]]
     assert names == ["centre", "steps", "network", "calibration"]
-    assert "verified" in own("inspect", "model").stdout
+    shown = " ".join(own("inspect", "model").stdout.split())
+    assert "verified" in shown
+    assert "8 tanh units" in shown
 
 
 def test_a_linear_head(own):

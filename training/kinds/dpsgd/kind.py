@@ -9,6 +9,7 @@ from dpserve.accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOS
 from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.training.features.maps import FeatureMap
 from dpserve.training.kinds.dpsgd.noisy_step import LARGEST_NORM, LEAST_NORM
+from dpserve.training.kinds.figures import Figures
 from dpserve.training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike, declared_count, needed_price
 from dpserve.training.kinds.likeness import Likeness, bought_before, network_likeness, price_of, releases_shown
 from dpserve.training.kinds.planned import PlannedOption
@@ -166,6 +167,15 @@ class DpSgdKind(PayOnceKind):
         hidden = option.settings.get("hidden")
         choices = choices_by_rule(n, mu_for(whole), feature_map, len(declaration.classes), hidden)
         certify(DpSgdRecipe("planned", feature_map, choices, whole), declaration, "planned")
+
+    def figures(self, certificate: "DpSgdCertificate") -> Figures:
+        """Return what its certificate says, with the network beside the linear model."""
+        figures, beside = super().figures(certificate), certificate.beside
+        if beside is not None:
+            said = f"{beside.hidden} tanh units, sampling rate {beside.sampling_rate:g}, "
+            said += f"noise multiplier {beside.noise_multiplier:.4g}, learning rate {beside.learning_rate:.4g}"
+            figures.append(("network beside the linear model", said))
+        return figures
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
         """Return the likeness of its network."""
