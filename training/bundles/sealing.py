@@ -292,11 +292,11 @@ def checked_tensors(
     return checked
 
 
-def layer_shapes(widths: Sequence[int], *stack: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a fully connected network's weights and biases by name; `stack` of such networks."""
+def layer_shapes(widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a fully connected network's weights and biases by name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for index, (width, following) in enumerate(pairwise(widths)):
-        shapes |= {f"weights.{index}": (*stack, width, following), f"biases.{index}": (*stack, following)}
+        shapes |= {f"weights.{index}": (width, following), f"biases.{index}": (following,)}
     return shapes
 
 

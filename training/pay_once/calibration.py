@@ -35,6 +35,7 @@ before.
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol, Self
@@ -68,7 +69,7 @@ _NUMBERS = 5
 COUNTS_PART = math.floor(math.sqrt(0.4) * GRID) / GRID
 ROUND_PART = math.floor(math.sqrt(0.6 / ROUNDS) * GRID) / GRID
 
-LARGEST_LOGIT = 2.0**20
+_LARGEST_LOGIT = 2.0**20
 _LEAST_FIRST, _LARGEST_FIRST = 2.0**-3, 2.0**6
 """Bounds of the scale after the first round."""
 _MOST_OF_SHARES = 2.0
@@ -181,11 +182,8 @@ def calibrated(records: Sums, logits: Rows, classes: int, mu: float, randomness:
     """
     check_count(sum(records.lengths))
     vector = law(mu, classes)
-    counts = records.total(functools.partial(counts_term, classes=classes)) / GRID
+    shares, bound = released_shares(records, vector, classes, randomness)
     noise = vector.standard_deviation
-    noisy_counts = vector.release_part(counts, randomness) / COUNTS_PART
-    shares = log_shares(noisy_counts, noise / COUNTS_PART)
-    bound = counted(noisy_counts, noise / COUNTS_PART, shares)
     log_scale, weight = -math.inf, 1.0
     ends = []
     for place in range(ROUNDS):
@@ -208,6 +206,17 @@ def calibrated(records: Sums, logits: Rows, classes: int, mu: float, randomness:
     return Calibration(math.exp(log_scale), weight * shares)
 
 
+def released_shares(
+    records: Sums, vector: GaussianVector, classes: int, randomness: Randomness
+) -> tuple[Floats, float]:
+    """Release the counts of the classes, a vector's first part: return `log_shares` (C,), and `counted`."""
+    counts = records.total(functools.partial(counts_term, classes=classes)) / GRID
+    noise = vector.standard_deviation / COUNTS_PART
+    noisy_counts = vector.release_part(counts, randomness) / COUNTS_PART
+    shares = log_shares(noisy_counts, noise)
+    return shares, counted(noisy_counts, noise, shares)
+
+
 def counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
     """Return what a shard adds to the counts, (C,), in steps."""
     total = np.zeros(classes, dtype=np.int64)
@@ -222,12 +231,17 @@ def round_term(
     shard: Shard, _: None, *, rows: Rows, scale: float, weight: float, shares: Floats, bound: float
 ) -> Integers:
     """Return what a shard adds to a round, (5,), in steps."""
-    total = np.zeros(_NUMBERS, dtype=np.int64)
+    return summed(shard, rows, _NUMBERS, lambda logits, y: record_terms(logits, y, scale, weight, shares, bound))
+
+
+def summed(shard: Shard, rows: Rows, numbers: int, terms: Callable[[Floats, Integers], Integers]) -> Integers:
+    """Return the sum of a shard's terms, (numbers,). terms: of logits (m, .) and y (m,), in steps."""
+    total = np.zeros(numbers, dtype=np.int64)
     for logits, y, weights in shard.blocks(rows):
-        terms = record_terms(np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT), y, scale, weight, shares, bound)
+        each = terms(np.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT), y)
         if weights is not None:
-            terms = np.trunc(terms * weights[:, None]).astype(np.int64)
-        total += terms.sum(axis=0)
+            each = np.trunc(each * weights[:, None]).astype(np.int64)
+        total += each.sum(axis=0)
     return total
 
 
@@ -267,33 +281,40 @@ def record_terms(logits: Floats, y: Integers, scale: float, weight: float, share
 
     With p = softmax(scale logits + weight l), a = scale logits, or logits for a scale of 0, l = `shares` and b =
     `bound`: the means under p of (a - a_y)/b and (l - l_y)/b, which are the gradient, and the variances and the
-    covariance of a and l under p over b^2. Each number is clipped to [-1, 1] and the vector to a length of 1, which
-    stands for ROUND_PART, whatever b > 0 is.
+    covariance of a and l under p over b^2, as `terms_of` has them.
+    """
+    with np.errstate(all="ignore"):
+        p = elementary.softmax(logits * scale + weight * shares)
+        return terms_of([logits * (scale or 1.0), np.broadcast_to(shares, logits.shape)], p, y, bound, ROUND_PART)
+
+
+def terms_of(each: Sequence[Floats], p: Floats, y: Integers, bound: float, part: float) -> Integers:
+    """Return records' terms of a round, (n, k + k (k + 1)/2), in steps of 2^-28: at most `part` long.
+
+    each: k arrays a_j (n, C). p: (n, C), probabilities. With b = `bound`: the means under p of (a_j - a_j,y)/b, and the
+    covariances of a_i and a_j under p over b^2, i <= j. Each number is clipped to [-1, 1] and the vector to a length of
+    1, which stands for `part`, whatever b > 0 is.
 
     A record's numbers are made of operations that IEEE 754 rounds in one way, `elementary.exp` and sums from left to
     right, so that they do not depend on the records beside it. The computed length is within 2^-48 of itself; the
     vector is scaled 2^-20 shorter than it may be, and rounded towards zero, which makes none longer. A value that is
     not a number counts as 0.
     """
+    own = np.arange(len(y))
     with np.errstate(all="ignore"):
-        scaled = logits * (scale or 1.0)
-        p = elementary.softmax(logits * scale + weight * shares)
-        mean, mean_share = elementary.row_sums(p * scaled), elementary.row_sums(p * shares)
-        around, share_around = scaled - mean[:, None], shares - mean_share[:, None]
-        weighed = p * around
+        means = [elementary.row_sums(p * a) for a in each]
+        around = [a - mean[:, None] for a, mean in zip(each, means, strict=True)]
         numbers = np.column_stack(
-            [
-                (mean - scaled[np.arange(len(y)), y]) / bound,
-                (mean_share - shares[y]) / bound,
-                elementary.row_sums(weighed * around) / bound**2,
-                elementary.row_sums(weighed * share_around) / bound**2,
-                elementary.row_sums(p * share_around * share_around) / bound**2,
+            [(mean - a[own, y]) / bound for a, mean in zip(each, means, strict=True)]
+            + [
+                elementary.row_sums(p * around[i] * around[j]) / bound**2
+                for i, j in zip(*np.triu_indices(len(each)), strict=True)
             ]
         )
         numbers[np.isnan(numbers)] = 0.0
         np.clip(numbers, -1, 1, out=numbers)
         lengths = np.sqrt(elementary.row_sums(numbers * numbers))
-    numbers *= (ROUND_PART * (1 - 2.0**-20) * GRID / np.maximum(lengths, 1.0))[:, None]
+    numbers *= (part * (1 - 2.0**-20) * GRID / np.maximum(lengths, 1.0))[:, None]
     steps: Integers = np.trunc(numbers, out=numbers).astype(np.int64)
     return steps
 

@@ -38,15 +38,7 @@ from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.inputs.sums import Rows, Shard, Sums, check_count
 from dpserve.training.kinds.dpsgd.steps import Training
-from dpserve.training.pay_once.calibration import (
-    COUNTS_PART,
-    GRID,
-    LARGEST_LOGIT,
-    counted,
-    counts_term,
-    log_shares,
-    share_of,
-)
+from dpserve.training.pay_once.calibration import GRID, released_shares, share_of, summed, terms_of
 from dpserve.training.pay_once.chain import ModelStep, PublicNumbers
 from dpserve.training.pay_once.releases import Release
 
@@ -119,11 +111,7 @@ def mixed(
     """
     check_count(sum(records.lengths))
     vector = law(mu, classes, branches)
-    counts = records.total(functools.partial(counts_term, classes=classes)) / GRID
-    noise = vector.standard_deviation
-    noisy_counts = vector.release_part(counts, randomness) / COUNTS_PART
-    shares = log_shares(noisy_counts, noise / COUNTS_PART)
-    bound = counted(noisy_counts, noise / COUNTS_PART, shares)
+    shares, bound = released_shares(records, vector, classes, randomness)
     mean = np.append(np.ones(branches), SHARES_MEAN)
     precision = np.append(np.full(branches, SPREAD), SHARES_SPREAD) ** -2.0
     degrees = np.append(np.ones(branches + 1), np.full(_numbers(branches + 1) - branches - 1, 2))
@@ -133,49 +121,30 @@ def mixed(
         term = functools.partial(round_term, rows=parts, weights=weights, shares=shares, bound=bound)
         released = vector.release_part(records.total(term) / GRID, randomness)
         sums.append(released / ROUND_PART * bound**degrees)
-        weights = _likeliest((mean, precision), places, sums, noise / ROUND_PART * bound, bound)
+        weights = _likeliest((mean, precision), places, sums, vector.standard_deviation / ROUND_PART * bound, bound)
     return weights[:-1], weights[-1] * shares
 
 
 def round_term(shard: Shard, _: None, *, rows: Rows, weights: Floats, shares: Floats, bound: float) -> Integers:
     """Return what a shard adds to a round, in steps."""
-    total = np.zeros(_numbers(len(weights)), dtype=np.int64)
-    for logits, y, of_units in shard.blocks(rows):
-        parts = np.hsplit(np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT), len(weights) - 1)
-        terms = record_terms(parts, y, weights, shares, bound)
-        if of_units is not None:
-            terms = np.trunc(terms * of_units[:, None]).astype(np.int64)
-        total += terms.sum(axis=0)
-    return total
+    return summed(
+        shard,
+        rows,
+        _numbers(len(weights)),
+        lambda logits, y: record_terms(np.hsplit(logits, len(weights) - 1), y, weights, shares, bound),
+    )
 
 
 def record_terms(parts: Sequence[Floats], y: Integers, weights: Floats, shares: Floats, bound: float) -> Integers:
     """Return what each record adds to a round, (n, numbers), in steps of 2^-28: at most ROUND_PART long.
 
-    With a_k the logits (n, C) of branch k, l = `shares` the last of them, p = softmax of their sum, weighed, and b =
-    `bound`: the means under p of (a_k - a_k,y)/b, which are the gradient, and the covariances of a_j and a_k under p
-    over b^2. Clipping, the length and the bits are as for `calibration.record_terms`.
+    They are those of `calibration.terms_of`, of the logits (n, C) of each branch and of l = `shares`, p being the
+    softmax of their weighed sum.
     """
-    own = np.arange(len(y))
     with np.errstate(all="ignore"):
         each = [*parts, np.broadcast_to(shares, parts[0].shape)]
-        logits = functools.reduce(np.add, [weight * a for weight, a in zip(weights, each, strict=True)])
-        p = elementary.softmax(logits)
-        means = [elementary.row_sums(p * a) for a in each]
-        around = [a - mean[:, None] for a, mean in zip(each, means, strict=True)]
-        numbers = np.column_stack(
-            [(mean - a[own, y]) / bound for a, mean in zip(each, means, strict=True)]
-            + [
-                elementary.row_sums(p * around[j] * around[k]) / bound**2
-                for j, k in zip(*np.triu_indices(len(each)), strict=True)
-            ]
-        )
-        numbers[np.isnan(numbers)] = 0.0
-        np.clip(numbers, -1, 1, out=numbers)
-        lengths = np.sqrt(elementary.row_sums(numbers * numbers))
-    numbers *= (ROUND_PART * (1 - 2.0**-20) * GRID / np.maximum(lengths, 1.0))[:, None]
-    steps: Integers = np.trunc(numbers, out=numbers).astype(np.int64)
-    return steps
+        p = elementary.softmax(functools.reduce(np.add, [w * a for w, a in zip(weights, each, strict=True)]))
+        return terms_of(each, p, y, bound, ROUND_PART)
 
 
 def _likeliest(

@@ -66,10 +66,10 @@ class DpSgdModel:
     def parts_of(self, phi: Floats | CutRows) -> list[Floats]:
         """Return the logits (n, C) of each branch for phi(x), as `logits_of` takes it."""
         products = self.first_layer.products(phi) * self.certificate.input_norm
-        places = np.cumsum([len(biases) for (_, biases), *_ in self.layers])[:-1]
-        parts = []
-        for values, ((_, biases), *_), later in zip(np.hsplit(products, places), self.layers, self._later, strict=True):
-            values = values + biases
+        parts, start = [], 0
+        for ((_, biases), *_), later in zip(self.layers, self._later, strict=True):
+            values = products[:, start : start + len(biases)] + biases
+            start += len(biases)
             for weights, following in later:
                 active = elementary.tanh(values)
                 coarse = on_grid(active)
