@@ -147,10 +147,8 @@ def private_step(network: Network, step: StepRelease, randomness: Randomness) ->
     mean be taken of clipped ones: that is no longer either, but a unit's records would have to meet in one place, and
     its norm has no closed form.)
 
-    Raises ValueError for more noise than the grid holds.
+    Raises ValueError as `grid_step` does.
     """
-    if network.size > LARGEST_PARAMETERS:
-        raise ValueError(f"a network may have up to {LARGEST_PARAMETERS} parameters, not {network.size}")
     steps = grid_step(step, network.size)
     return DpSgdStep(
         sample=lambda records: poisson_sample(records, step.sampling_rate, randomness),
@@ -169,7 +167,12 @@ def poisson_sample(records: int, sampling_rate: float, randomness: Randomness) -
 
 
 def grid_step(release: StepRelease, size: int) -> float:
-    """Return the step g of the grid on which `size` coordinates are released, rounded up; see `private_step`."""
+    """Return the step g of the grid on which `size` coordinates are released, rounded up; see `private_step`.
+
+    Raises ValueError for more of them than LARGEST_PARAMETERS, and for more noise than the grid holds.
+    """
+    if size > LARGEST_PARAMETERS:
+        raise ValueError(f"a network may have up to {LARGEST_PARAMETERS} parameters, not {size}")
     rounding = grid.ROUNDING * grid.square_root(size)
     movement = Fraction(release.clip_norm) * (1 + Fraction(SUM_ERROR))
     allowed = SCALE / Fraction(release.noise_multiplier)

@@ -23,13 +23,7 @@ from dpserve.training.inputs.sums import ROWS, Rows, Sums
 from dpserve.training.kinds.dpsgd.centre import centre_release, mean_of, sum_of_rows
 from dpserve.training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from dpserve.training.kinds.dpsgd.model import DpSgdModel
-from dpserve.training.kinds.dpsgd.noisy_step import (
-    LARGEST_PARAMETERS,
-    StepCanaries,
-    StepRelease,
-    grid_step,
-    private_step,
-)
+from dpserve.training.kinds.dpsgd.noisy_step import StepCanaries, StepRelease, grid_step, private_step
 from dpserve.training.pay_once.canaries import CanaryRun, Coins, included_records, one_hot
 from dpserve.training.pay_once.chain import ModelStep, PublicNumbers
 from dpserve.training.pay_once.releases import Release
@@ -140,8 +134,6 @@ class NoisySteps(ModelStep[Training]):
             branch.descent.steps,
             branch.network.size,
         )
-        if size > LARGEST_PARAMETERS:
-            raise ValueError(f"a network may have up to {LARGEST_PARAMETERS:,} parameters, not {size:,}")
         grid_step(branch.step, size)
         gaussian_envelope.check_sampler(noise, steps, size, wide_gaussian.DISTANCE)
         if not gaussian_envelope.covers(mu, noise, rate, steps):
