@@ -74,6 +74,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "cifar-10": Benchmark(_cifar, 50_000, 10, 50_000, image_shape=(32, 32, 3)),
     "fashion-mnist": Benchmark(_fashion, _LARGE, 10, _LARGE, image_shape=_DIGIT),
     "newsgroups": Benchmark(newsgroups.read, _MESSAGES, 20, _MESSAGES, columns=newsgroups.columns()),
+    "newsgroups-presence": Benchmark(
+        newsgroups.read_presence, _MESSAGES, 20, _MESSAGES, columns=newsgroups.presence_columns()
+    ),
     "newsgroups-encoder": Benchmark(newsgroups.read_by_encoder, _MESSAGES, 20, _MESSAGES),
     "digits": Benchmark(lambda _: benchmarks.digits(), 1437, 10),
 }

@@ -15,7 +15,7 @@ from dpserve.training.features.crosses import MOST_CELLS
 from dpserve.training.features.hog import Shape
 from dpserve.training.features.maps import Bins, FeatureMap, Fourier, Hog, HogFourier, Identity, Quantiles
 from dpserve.training.features.whole_steps import UNIT_ROWS
-from dpserve.training.inputs.columns import TextColumn, numbers_among
+from dpserve.training.inputs.columns import AnyColumn, LevelsColumn, NumberColumn, TextColumn, numbers_among
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration
@@ -24,8 +24,11 @@ FeatureRule = Literal["modality", "fourier", "quantiles", "even", "unit", "cross
 """Rules for the features of an option: those of the rows' modality, random ones, cuts at noisy quantiles or even ones,
 unit rows, bins with hashed pairs of columns, and for images shades and random features beside histograms of gradients.
 """
-Modality = Literal["images", "table", "text"]
-"""Rows whose schema says what features they have: histograms of gradients, bins or cuts, words beside what else."""
+Modality = Literal["images", "table", "presence", "text"]
+"""Rows whose schema says what features they have: histograms of gradients, bins or cuts, words beside what else. Rows
+of "presence" are a table that says yes or no in each column, as of words or goods."""
+
+_YES_AND_NO = 2
 
 MOST_BINNED = 32
 """Tables of up to so many numbers have bins: 65 coordinates for each."""
@@ -66,7 +69,15 @@ def modality_of(declaration: "Declaration", image_shape: Shape | None = None) ->
         return "images"
     if any(isinstance(column, TextColumn) for column in declaration.columns):
         return "text"
+    if declaration.columns and all(map(_says_yes_or_no, declaration.columns)):
+        return "presence"
     return "table" if _is_table(declaration) else None
+
+
+def _says_yes_or_no(column: AnyColumn) -> bool:
+    if isinstance(column, NumberColumn):
+        return (column.kind, column.minimum, column.maximum, column.marks_missing) == ("integer", 0, 1, False)
+    return isinstance(column, LevelsColumn) and len(column.coordinates) <= _YES_AND_NO
 
 
 def _is_table(declaration: "Declaration") -> bool:

@@ -63,7 +63,7 @@ class Trial:
         return SeededRandomness(self.case.seed, (self.case.name, self.label, *purpose))
 
 
-CUT: tuple[Modality | None, ...] = ("table",)
+CUT: tuple[Modality | None, ...] = ("table", "presence")
 """Rows whose numbers can be cut. Pay-once models have cuts of them: bins did worse on every table."""
 NOT_CUT: tuple[Modality | None, ...] = ("images", "text", None)
 IMAGES: tuple[Modality | None, ...] = ("images",)
@@ -76,7 +76,7 @@ class PlannedOption:
 
     release: the kind's name. features: which map, by the rules. settings: options besides.
     suits: modalities of rows that it is tried on; None for all. default_for: those that get it by rule;
-    default_for_many_classes: in many classes.
+    many_classes: the modalities of which it is the default from so many classes on.
     fallback: the order in which it is tried where what would come first cannot be had; None for never.
     """
 
@@ -90,7 +90,7 @@ class PlannedOption:
     fallback: int | None = None
     suits: tuple[Modality | None, ...] | None = None
     default_for: tuple[Modality | None, ...] = ()
-    default_for_many_classes: tuple[Modality | None, ...] = ()
+    many_classes: Mapping[Modality | None, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from dpserve.training.features.rules import Modality
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.inputs.sums import MOST_RECORDS, check_count
 from dpserve.training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
-from dpserve.training.kinds.planned import PlannedOption, PlanTerms, Trial
+from dpserve.training.kinds.planned import CUT, PlannedOption, PlanTerms, Trial
 from dpserve.training.options import Options
 from dpserve.training.planning.options import default_option, kind_of_option, option_named, planned_options
 from dpserve.training.planning.ranking import HELD_OUT, Ranking
@@ -296,7 +296,7 @@ def case_of(records: Records, seed: int, image_shape: Shape | None = None, n: in
 
 def most_rows(declared: Declaration, image_shape: Shape | None = None) -> int:
     """Return how many rows a simulation takes at most: more of tables, as far as their features fit."""
-    if rules.modality_of(declared, image_shape) != "table":
+    if rules.modality_of(declared, image_shape) not in CUT:
         return MOST_ROWS
     width = rules.feature_map("quantiles", declared).dimension
     return min(max(MOST_ROWS, _LARGEST_FEATURES // width), MOST_TABLE_ROWS)

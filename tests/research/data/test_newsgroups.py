@@ -35,6 +35,13 @@ def test_messages_are_read_by_an_encoder(messages):
     np.testing.assert_allclose(np.linalg.norm(found.X, axis=1), 1, rtol=1e-6)
 
 
+def test_the_presence_of_words_leaves_out_the_commonest(messages, monkeypatch):
+    monkeypatch.setattr(newsgroups, "_COMMONEST", 2)
+    found = newsgroups.read_presence(messages)
+    assert found.X.shape == (40, len(newsgroups.presence_columns()))
+    assert np.array_equal(found.X @ found.X.T, found.y[:, None] == found.y)
+
+
 def test_missing_and_empty_messages_are_named(tmp_path):
     with pytest.raises(DataError, match="newsgroups"):
         newsgroups.read(tmp_path)

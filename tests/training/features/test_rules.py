@@ -17,6 +17,25 @@ def declared(columns):
     return Declaration(*coordinates_of(columns), ("n", "y"), columns)
 
 
+PRESENT = {"kind": "integer", "minimum": 0, "maximum": 1, "required": True}
+
+
+@pytest.mark.parametrize(
+    ("more", "modality"),
+    [
+        (NumberColumn(name="b", **PRESENT), "presence"),
+        (LevelsColumn(name="b", levels=("no", "yes"), required=True), "presence"),
+        (LevelsColumn(name="b", levels=("no", "yes", "often"), required=True), "table"),
+        (NumberColumn(name="b", **PRESENT | {"required": False}), "table"),
+        (NumberColumn(name="b", **PRESENT | {"kind": "number"}), "table"),
+        (NumberColumn(name="b", **PRESENT | {"maximum": 2}), "table"),
+        (TextColumn(name="b"), "text"),
+    ],
+)
+def test_rows_are_of_presence_where_every_column_says_yes_or_no(more, modality):
+    assert rules.modality_of(declared((NumberColumn(name="a", **PRESENT), more))) == modality
+
+
 @pytest.mark.parametrize("features", ["modality", "fourier"])
 def test_a_narrow_table_of_numbers_has_bins(features):
     plain = Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("n", "y"))

@@ -1,5 +1,7 @@
 """The planner's recommendations: by simulation and by measurements; never what the trainer would refuse."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
@@ -8,10 +10,10 @@ from dpserve.accounting.budgets import Budget
 from dpserve.mechanisms.gaussian_vector import LEAST_PRICE, mu_for
 from dpserve.training.errors import TrainingError
 from dpserve.training.features import rules
-from dpserve.training.features.rules import strong_convexity
+from dpserve.training.features.rules import Modality, strong_convexity
 from dpserve.training.inputs.records import Records
 from dpserve.training.kinds.cases import Quality, numbers_declared
-from dpserve.training.planning.options import MANY_CLASSES, default_option, option_named, planned_options
+from dpserve.training.planning.options import default_option, option_named, planned_options
 from dpserve.training.planning.ranking import Ranking
 from dpserve.training.planning.recommendation import (
     LARGEST_PRICE,
@@ -173,17 +175,19 @@ def test_rows_too_few_to_rank_are_said_to_be():
     assert "too few to rank" in " ".join(found.warnings)
 
 
-@pytest.mark.parametrize("modality", ["table", "images", "text", None])
-@pytest.mark.parametrize("classes", [2, MANY_CLASSES])
+@pytest.mark.parametrize("modality", [*get_args(Modality), None])
+@pytest.mark.parametrize("classes", [2, 10, 20])
 def test_every_modality_has_a_default_that_suits_it(modality, classes):
     option = planned_options()[default_option(modality, classes)]
     assert option.pays == "once"
     assert option.suits is None or modality in option.suits
 
 
-def test_many_classes_of_numbers_as_they_are_get_class_sums_and_all_others_dp_sgd():
-    assert recommended(3_500, MANY_CLASSES, whole(1)).option == "class-sums"
-    assert recommended(3_500, MANY_CLASSES - 1, whole(1)).option == "dpsgd"
+def test_many_classes_of_presence_or_of_numbers_as_they_are_get_class_sums_and_all_others_dp_sgd():
+    assert recommended(3_500, 20, whole(1)).option == "class-sums"
+    assert recommended(3_500, 19, whole(1)).option == "dpsgd"
+    assert recommended(3_500, 10, whole(1), "presence").option == "class-sums-quantiles"
+    assert recommended(3_500, 9, whole(1), "presence").option == "dpsgd-quantiles"
     for modality, option in (("table", "dpsgd-quantiles"), ("images", "dpsgd"), ("text", "dpsgd")):
         for classes in (2, 100):
             assert recommended(30_000, classes, whole(0.5), modality).option == option

@@ -1,6 +1,7 @@
 """Class sums, as the planner tries them."""
 
 from collections.abc import Callable
+from types import MappingProxyType
 
 from dpserve.training.features.rules import FeatureRule
 from dpserve.training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
@@ -37,7 +38,7 @@ PLANNED = (
         "class-sums",
         "modality",
         suits=NOT_CUT,
-        default_for_many_classes=(None,),
+        many_classes=MappingProxyType({None: 20}),
     ),
     PlannedOption(
         "class-sums-quantiles",
@@ -47,5 +48,6 @@ PLANNED = (
         "class-sums",
         "quantiles",
         suits=CUT,
+        many_classes=MappingProxyType({"presence": 10}),
     ),
 )
