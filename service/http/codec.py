@@ -190,8 +190,6 @@ class RowsCodec:
         if kind.endswith(b"+json") or kind in _JSON:
             if body.startswith(_GZIP):
                 raise invalid("send the body without compression")
-            if len(body) >= SMALL:
-                check_structure(body, _most_in(predictor), predictor.largest_batch)
             read = rows_and_members(body, "instances", predictor.width)
             if read is not None and not read[1]:
                 rows = read[0]
@@ -261,6 +259,8 @@ def _rows_and_options(predictor: Predictor, body: bytes, read: RowsAndMembers | 
     """Return what a body in JSON asks that is more than a list of numbers. read: what simdjson reads of it."""
     try:
         if read is None:
+            if len(body) >= SMALL:
+                check_structure(body, _most_in(predictor), predictor.largest_batch)
             parsed = parsed_json(_decode, body)
             check_members(body, members_around(body) + sum(len(row) for row in parsed.instances if type(row) is dict))
             rows, options = cast(Rows, parsed.instances), cast(PredictOptions, parsed)

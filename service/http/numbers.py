@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
+from dpserve.service.predictor import LARGEST_BODY
+from dpserve.training.inputs.column import NUMBER_BYTES
 
 try:
     import simdjson
@@ -19,7 +21,9 @@ except ImportError:  # pragma: no cover - from Python 3.14 on
     simdjson = None  # type: ignore[assignment]
 
 _SMALL = 64 * 1024
-"""Bytes of a text whose parser is kept: a parser holds several times what it parsed last."""
+"""Bytes of a text whose parser is kept: a parser holds several times what it parsed last. Of rows about as many are
+parsed at a time, so that the memory for it grows with a row and not with a body; between two pieces other threads go
+on."""
 
 
 class _Kept(threading.local):
@@ -40,16 +44,23 @@ def rows_and_members(body: bytes, name: str, width: int) -> RowsAndMembers | Non
     """Return the rows in the member `name` of an object, and the other members.
 
     None for rows by name, and for all else that msgspec should look at.
+
+    The object is parsed without what lies between its first opening bracket and its last closing one. So at most one
+    list is in it. If the member is a list, it is that one, and what was left out is what it holds.
     """
     try:
-        content = _parsed(body)
-        members = list(content)
+        start, end = body.index(b"[") + 1, body.rindex(b"]")
+        beside = body[:start] + body[end : end + _SMALL]
+        # simdjson skips a byte order mark. Escapes make a name, or half of a character, that must be looked at.
+        if len(beside) > _SMALL or beside[:1] != b"{" or b"\\" in beside:
+            return None
+        content = simdjson.Parser().parse(beside)
         others: dict[str, Any] = {}
-        if len(members) > 1:
-            others = {member: content[member] for member in members if member != name}
-            if len(others) + 1 < len(members) or not all(isinstance(each, _SCALARS) for each in others.values()):
+        if len(content) > 1:
+            others = {member: content[member] for member in content if member != name}
+            if len(others) + 1 < len(content) or not all(isinstance(each, _SCALARS) for each in others.values()):
                 return None  # a name that comes twice, or something nested
-        return _rows(content[name], body, width), others
+        return (_rows(body, start, end, width), others) if type(content[name]) is simdjson.Array else None
     except _REFUSED:
         return None
 
@@ -57,42 +68,58 @@ def rows_and_members(body: bytes, name: str, width: int) -> RowsAndMembers | Non
 def numbers(text: bytes, width: int) -> Floats | None:
     """Return a list of numbers, or of rows of `width` numbers each, in order, (n,); None as `rows_and_members` does."""
     try:
-        content = _parsed(text)
+        if text[:1] != b"[" or text[-1:] != b"]":
+            return None
         if text.find(b"[", 1) < 0:
-            return np.frombuffer(content.as_buffer(of_type="d"))
-        return _rows(content, text, width).reshape(-1)
+            return _numbers_of(text)
+        return _rows(text, 1, len(text) - 1, width).reshape(-1)
     except _REFUSED:
         return None
 
 
+_SPACE = b" \t\r\n"
 _SCALARS = str | int | float | None
 _REFUSED = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 """Errors of simdjson and of its values, for what is not there or is something else."""
 
 
-def _parsed(text: bytes) -> Any:
-    """Return simdjson's view of an object or list. Raises one of _REFUSED."""
-    if simdjson is None or text[:1] not in (b"{", b"[") or b"\\" in text:
-        # simdjson skips a byte order mark. Escapes make a name, or half of a character, that must be looked at.
-        raise ValueError
-    parser = _kept.parser if len(text) < _SMALL else simdjson.Parser()
-    return parser.parse(text)
+def _rows(text: bytes, start: int, end: int, width: int) -> Floats:
+    """Return the lists that text[start:end] has one behind the other as an array (n, width).
 
-
-def _rows(rows: Any, text: bytes, width: int) -> Floats:
-    """Return a list of lists as an array (n, width). Raises one of _REFUSED for any other.
-
-    `as_buffer` refuses what is no number, and takes the numbers of lists in lists for those of the outermost. So no
-    list may lie in a row: the text has one bracket for the list, one for each row, and no more.
+    Raises one of _REFUSED for anything else, and for more numbers than a request may have: msgspec's reader counts them
+    before it takes memory for them, and refuses them.
     """
-    if not len(rows):
-        raise ValueError  # an array of no rows has no columns to count
-    for row in rows:
-        if type(row) is not simdjson.Array or len(row) != width:
+    view, pieces, size = memoryview(text), [], 0
+    while start < end:
+        stop = following = end
+        if end - start > _SMALL:
+            following = text.rfind(b"[", start + 1, start + _SMALL)
+            if following < 0 and (following := text.find(b"[", start + _SMALL, end)) < 0:
+                following = end
+            if following < end:
+                stop = text.rindex(b",", start, following)
+                if text[stop + 1 : following].strip(_SPACE):
+                    raise ValueError
+        if stop - start > max(_SMALL, width * NUMBER_BYTES) or size > LARGEST_BODY:
             raise ValueError
-    place = -1
-    for _ in range(len(rows) + 1):
-        place = text.index(b"[", place + 1)
+        pieces.append(_numbers_of(b"[%b]" % view[start:stop], width))
+        start, size = following, size + pieces[-1].nbytes
+    return np.concatenate(pieces).reshape(-1, width)
+
+
+def _numbers_of(text: bytes, width: int | None = None) -> Floats:
+    """Return the numbers, (n,), that a list of lists of this width holds, or one of numbers without it.
+
+    Raises one of _REFUSED for any other. `as_buffer` refuses what is no number, and takes the numbers of lists in lists
+    for those of the outermost. So no list may lie in a row: the text has one bracket for the list, one for each row,
+    and no more.
+    """
+    listed, place = (_kept.parser if len(text) < _SMALL else simdjson.Parser()).parse(text), 0
+    if width is not None:
+        for row in listed:
+            if type(row) is not simdjson.Array or len(row) != width:
+                raise ValueError
+            place = text.index(b"[", place + 1)
     if text.find(b"[", place + 1) >= 0:
         raise ValueError
-    return np.frombuffer(rows.as_buffer(of_type="d")).reshape(len(rows), width)
+    return np.frombuffer(listed.as_buffer(of_type="d"))

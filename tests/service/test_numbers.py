@@ -62,19 +62,29 @@ def same(X, lists):
 
 
 @settings(max_examples=200)
-@given(bodies())
-@example(b'{"instances":[[1,2,3]],"instances":[[4,5,6]]}')
-@example(b'{"instances":[[[],[1,2],3]]}')
-@example(b'{"instances":[[1,2,3],[4,5],[6,7,8,9]]}')
-@example(b'{"instances":[[1,2,3]]} {}')
-@example(b'{"instances":[[1,2,' + b"[" * 3000 + b"]" * 3000 + b"]]}")
-@example(b'{"instances":[[18446744073709551615,9223372036854775808,-9223372036854775808]]}')
-@example(b'{"instances":[[1,2,3]],"model":"\xff"}')
-@example(b'{"instances":[[1,2,3]],"model":"\\ud800"}')
-@example(b'{"instances":[[1,2,3]],"noise":1}')
-@example(b"")
-def test_what_is_read_is_what_msgspec_reads(body):
-    read = rows_and_members(body, "instances", WIDTH)
+@given(bodies(), st.sampled_from([40, 60, 2**16]))
+@example(b'{"instances":[[1,2,3]],"instances":[[4,5,6]]}', 2**16)
+@example(b'{"instances":[[[],[1,2],3]]}', 2**16)
+@example(b'{"instances":[[1,2,3],[4,5],[6,7,8,9]]}', 2**16)
+@example(b'{"instances":[[1,2,3]]} {}', 2**16)
+@example(b'{"instances":[[1,2,' + b"[" * 3000 + b"]" * 3000 + b"]]}", 2**16)
+@example(b'{"instances":[[18446744073709551615,9223372036854775808,-9223372036854775808]]}', 2**16)
+@example(b'{"instances":[[1,2,3]],"model":"\xff"}', 2**16)
+@example(b'{"instances":[[1,2,3]],"model":"\\ud800"}', 2**16)
+@example(b'{"instances":[[1,2,3]],"noise":1}', 2**16)
+@example(b"", 2**16)
+@example(b'{"instances":[[1,2,3],[1,2,3],[1,2,3] , [1,2,3],[1,2,3],[1,2,3]],"model":"fine"}', 40)
+@example(b'{"instances":[[1,2,3],[1,2,3],[1,2,3]   [1,2,3],[1,2,3],[1,2,3]]}', 40)
+@example(b'{"instances":[[1,2,3],[1,2,3],[1,2,3],,[1,2,3],[1,2,3],[1,2,3]]}', 40)
+@example(b'{"instances":[[1,2,3],[1,2,3],[1,2,3],[1,2,3],[1,2,3],]}', 40)
+@example(b'{"instances":[[1,2,3],[1,2,3],[1,2,3],[1,"[",3],[1,2,3],[1,2,3]]}', 40)
+@example(b'{"instances":[[1,2,3],[1,2,3]],"model":"],[1,2,3]"}', 40)
+@example(b'{"model":"[","instances":[[1,2,3],[1,2,3]]}', 40)
+@example(b'{"model":"]","instances":[', 40)
+def test_what_is_read_is_what_msgspec_reads(body, at_once):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dpserve.service.http.numbers._SMALL", at_once)
+        read = rows_and_members(body, "instances", WIDTH)
     if read is None:
         return
     try:
@@ -119,9 +129,13 @@ def test_what_json_writes_is_read_without_msgspec(lists):
 def test_a_large_body_is_read_without_msgspec():
     pytest.importorskip("simdjson")
     lists = np.random.default_rng(0).random((3000, WIDTH)).tolist()
-    read = rows_and_members(json.dumps({"instances": lists}).encode(), "instances", WIDTH)
-    assert read is not None
-    assert same(read[0], lists)
+    for between in (",", ", ", " ,\n"):
+        read = rows_and_members(
+            json.dumps({"instances": lists}, separators=(between, ":")).encode(), "instances", WIDTH
+        )
+        assert read is not None
+        assert same(read[0], lists)
+    assert same(numbers(json.dumps(lists).encode(), WIDTH), np.ravel(lists))
 
 
 def test_each_member_of_a_body_comes_once():
