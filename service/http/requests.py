@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Set
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -235,7 +236,7 @@ class Bodies:
         assert task is not None
         self._ends[task] = deadline = loop.time() + self._seconds
         self._timer = self._timer or loop.call_at(deadline, self._end_late, loop)
-        body = bytearray()  # small parts that are kept, each by itself, would leave the memory in pieces
+        body = BytesIO()  # small parts that are kept, each by itself, would leave the memory in pieces
         more, length = True, 0
         try:
             while more:
@@ -248,8 +249,8 @@ class Bodies:
                     raise too_long(largest)
                 length += len(part)
                 self._bodies.take(len(part), length, caller)
-                if more or body:
-                    body += part
+                if more or length > len(part):
+                    body.write(part)
         except BaseException as error:
             self.release(length, caller)
             # Somebody else may have cancelled it as well, who is not to wait.
@@ -261,7 +262,7 @@ class Bodies:
             raise
         if self._ends.pop(task) is None:
             task.uncancel()
-        return bytes(body) or part
+        return body.getvalue() or part
 
     def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
         """End the reading of each body that should be there by now."""
