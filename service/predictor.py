@@ -46,7 +46,7 @@ from dpserve.service.encoding import Encoding
 from dpserve.service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
 from dpserve.service.places import in_thread
 from dpserve.training.bundles.certificate import ModelCertificate
-from dpserve.training.features.maps import FeatureMap
+from dpserve.training.features.feature_map import FeatureMap, bounds_of
 from dpserve.training.fields import repeated
 from dpserve.training.inputs.column import NUMBER_BYTES, quoted
 from dpserve.training.inputs.columns import (
@@ -219,11 +219,10 @@ class Predictor(ABC):
         self.outputs = kind_of(certificate).outputs(certificate)
         self._ledger = ledger
         self._clock = clock
-        self._lower = np.asarray(certificate.feature_map.lower)
-        self._upper = np.asarray(certificate.feature_map.upper)
-        self.width = len(self._lower)
-        """Number of the features of a row."""
         features = certificate.feature_map
+        self._lower, self._upper, _ = bounds_of(features.lower, features.upper)
+        self.width = len(features.lower)
+        """Number of the features of a row."""
         # Strangers are told the largest batch: so it follows from the coordinates that were declared.
         mapped = features.declared.dimension if isinstance(features, FeatureMap) else 0
         self._numbers = self.width + mapped
@@ -286,7 +285,7 @@ class Predictor(ABC):
         clip: whether to clip finite values to their bounds instead of refusing them; None: as in training.
         """
         self.check_count(len(instances))
-        features = len(self._lower)
+        features = self.width
         for index, row in enumerate(instances):
             if len(row) != features:
                 self.check_unnamed(index)
@@ -334,7 +333,7 @@ class Predictor(ABC):
 
         clip: as for `check_rows`.
         """
-        features = len(self._lower)
+        features = self.width
         if X.ndim != 2 or X.shape[1] != features:
             raise InvalidRows(f"the array has the shape {X.shape}; the model takes (rows, {features})")
         if not 0 < len(X) <= self.largest_batch:
@@ -374,10 +373,10 @@ class Predictor(ABC):
         if not inside.all():
             index = int(np.argmin(inside.all(axis=1)))
             columns = [int(column) for column in np.flatnonzero(~inside[index])]
-            names = self.certificate.feature_names
+            names, declared = self.certificate.feature_names, self.certificate.feature_map
             wrong = [
-                f"column {column} ({names[column]!r}) must be a number from {self._lower[column]:g} to "
-                f"{self._upper[column]:g}, the declared bounds"
+                f"column {column} ({names[column]!r}) must be a number from {declared.lower[column]:g} to "
+                f"{declared.upper[column]:g}, the declared bounds"
                 for column in columns
             ]
             raise InvalidRows(in_row(index, wrong), index, columns[0])

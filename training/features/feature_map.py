@@ -199,14 +199,17 @@ class FeatureMap(Disclosed, BaseModel):
 
 
 def bounds_of(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
-    """Return the bounds and their differences, (d,) each: records are mapped one at a time, and this takes longer.
+    """Return the bounds and their differences, (d,) each, or (1,) where they are the same for all features.
 
-    Kept by which tuples they are: to hash a thousand floats takes longer than to map a row.
+    NumPy copies an array (d,) for each row, which takes longer than most operations on the row. Records are mapped one
+    at a time, and to make the arrays takes longer than that. So they are kept, by which tuples they are: to hash a
+    thousand floats takes longer, too.
     """
     kept = _kept_bounds.get((id(lower), id(upper)))
     if kept is None:
         lows, highs = np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
-        arrays = lows, highs, highs - lows
+        each = lows, highs, highs - lows
+        arrays = each if any((array != array[0]).any() for array in each) else (lows[:1], highs[:1], each[2][:1])
         for array in arrays:
             array.setflags(write=False)
         if len(_kept_bounds) >= _MOST_KEPT:

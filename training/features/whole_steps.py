@@ -107,8 +107,15 @@ def waves_of(turns: Floats, length: float) -> Floats:
     # sin(t) = cos(t - a quarter turn)
     places = np.hstack([angles, angles - (1 << TABLE_BITS - 2)])
     places &= (1 << TABLE_BITS) - 1
-    waves: Floats = np.trunc(cosines().take(places) * (length / math.sqrt(turns.shape[1])))
-    return waves
+    return _whole_cosines(length / math.sqrt(turns.shape[1])).take(places)
+
+
+@functools.lru_cache(maxsize=4)
+def _whole_cosines(length: float) -> Floats:
+    """Return the cosines of 2^16 angles times `length`, as whole numbers rounded towards zero."""
+    whole: Floats = np.trunc(cosines() * length)
+    whole.setflags(write=False)
+    return whole
 
 
 def products_with(whole: Floats, omega: Matrix) -> Floats:
@@ -122,7 +129,6 @@ def products_with(whole: Floats, omega: Matrix) -> Floats:
     return product(whole, omega.T) * STEP
 
 
-@functools.cache
 def cosines() -> Floats:
     """Return the cosines of 2^16 angles, a whole turn, within 2^-50: from the series of an eighth of a turn."""
     eighth = 1 << TABLE_BITS - 3

@@ -14,7 +14,7 @@ from dpserve.training.features.bins import DOUBLING_BINS, UNIFORM_BINS
 from dpserve.training.features.feature_map import default_clip_norm
 from dpserve.training.features.maps import Bins, Encoder, Fourier, Identity, Quantiles
 from dpserve.training.features.quantiles import QuantileRelease
-from dpserve.training.features.whole_steps import STEP
+from dpserve.training.features.whole_steps import LENGTH, STEP, TABLE_BITS, cosines, waves_of
 from dpserve.training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
@@ -47,6 +47,31 @@ def test_bounds_are_those_of_the_map_however_many_came_and_went():
         for _ in range(2):
             phi = feature_map(np.array([[low, high]]), {})
             np.testing.assert_allclose(phi, [[0.0, 0.5, 0.0]], atol=2 * STEP)
+
+
+numbers = st.floats(-1e300, 1e300)
+
+
+@given(
+    rows=st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=4),
+    bounds=st.tuples(numbers, numbers).map(sorted).filter(lambda each: each[0] < each[1]),
+)
+def test_a_feature_is_mapped_alike_whether_all_have_its_bounds_or_not(rows, bounds):
+    low, high = bounds
+    alike, others = (
+        Identity(lower=(low,) * 3 + more, upper=(high,) * 3 + tuple(each + 1 for each in more), clip_norm=1.0, bias=0.5)
+        for more in ((), (0.25,))
+    )
+    expected = others(np.array([[*row, 0.25] for row in rows]), {})
+    assert alike(np.array(rows), {}).tobytes() == expected[:, [0, 1, 2, 4]].tobytes()
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=4), st.floats(1.0, LENGTH))
+def test_waves_are_the_table_s_cosines_times_their_length(turns, length):
+    angles = np.rint(np.array(turns) * 2.0**TABLE_BITS).astype(np.int64)
+    places = np.hstack([angles, angles - 2 ** (TABLE_BITS - 2)]) % 2**TABLE_BITS
+    expected = np.trunc(cosines()[places] * (length / math.sqrt(3)))
+    assert waves_of(np.array(turns), length).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
