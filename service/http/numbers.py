@@ -54,7 +54,7 @@ def rows_and_members(body: bytes, name: str, width: int) -> RowsAndMembers | Non
         # simdjson skips a byte order mark. Escapes make a name, or half of a character, that must be looked at.
         if len(beside) > _SMALL or beside[:1] != b"{" or b"\\" in beside:
             return None
-        content = simdjson.Parser().parse(beside)
+        content: Any = simdjson.Parser().parse(beside)
         others: dict[str, Any] = {}
         if len(content) > 1:
             others = {member: content[member] for member in content if member != name}
@@ -102,7 +102,7 @@ def _rows(text: bytes, start: int, end: int, width: int) -> Floats:
                     raise ValueError
         if stop - start > max(_SMALL, width * NUMBER_BYTES) or size > LARGEST_BODY:
             raise ValueError
-        pieces.append(_numbers_of(b"[%b]" % view[start:stop], width))
+        pieces.append(_numbers_of(b"".join((b"[", view[start:stop], b"]")), width))
         start, size = following, size + pieces[-1].nbytes
     return np.concatenate(pieces).reshape(-1, width)
 
@@ -114,7 +114,8 @@ def _numbers_of(text: bytes, width: int | None = None) -> Floats:
     for those of the outermost. So no list may lie in a row: the text has one bracket for the list, one for each row,
     and no more.
     """
-    listed, place = (_kept.parser if len(text) < _SMALL else simdjson.Parser()).parse(text), 0
+    listed: Any = (_kept.parser if len(text) < _SMALL else simdjson.Parser()).parse(text)
+    place = 0
     if width is not None:
         for row in listed:
             if type(row) is not simdjson.Array or len(row) != width:
