@@ -45,22 +45,27 @@ def rows_and_members(body: bytes, name: str, width: int) -> RowsAndMembers | Non
 
     None for rows by name, and for all else that msgspec should look at.
 
-    The object is parsed without what lies between its first opening bracket and its last closing one. So at most one
-    list is in it. If the member is a list, it is that one, and what was left out is what it holds.
+    A large object is parsed without what lies between its first opening bracket and its last closing one. So at most
+    one list is in it. If the member is a list, it is that one, and what was left out is what it holds.
     """
     try:
-        start, end = body.index(b"[") + 1, body.rindex(b"]")
-        beside = body[:start] + body[end : end + _SMALL]
+        text, start, end = body, body.index(b"[") + 1, body.rindex(b"]")
+        if len(body) >= _SMALL:
+            text = body[:start] + body[end : end + _SMALL]
         # simdjson skips a byte order mark. Escapes make a name, or half of a character, that must be looked at.
-        if len(beside) > _SMALL or beside[:1] != b"{" or b"\\" in beside:
+        if len(text) > _SMALL or text[:1] != b"{" or b"\\" in text:
             return None
-        content: Any = simdjson.Parser().parse(beside)
+        content: Any = (_kept.parser if text is body else simdjson.Parser()).parse(text)
         others: dict[str, Any] = {}
         if len(content) > 1:
             others = {member: content[member] for member in content if member != name}
             if len(others) + 1 < len(content) or not all(isinstance(each, _SCALARS) for each in others.values()):
                 return None  # a name that comes twice, or something nested
-        return (_rows(body, start, end, width), others) if type(content[name]) is simdjson.Array else None
+        rows = content[name]
+        if type(rows) is not simdjson.Array:
+            return None
+        X = _numbers_of(rows, body, width) if text is body else _rows(body, start, end, width)
+        return X.reshape(-1, width), others
     except _REFUSED:
         return None
 
@@ -71,8 +76,8 @@ def numbers(text: bytes, width: int) -> Floats | None:
         if text[:1] != b"[" or text[-1:] != b"]":
             return None
         if text.find(b"[", 1) < 0:
-            return _numbers_of(text)
-        return _rows(text, 1, len(text) - 1, width).reshape(-1)
+            return np.frombuffer(_parsed(text).as_buffer(of_type="d"))
+        return _rows(text, 1, len(text) - 1, width)
     except _REFUSED:
         return None
 
@@ -83,8 +88,13 @@ _REFUSED = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 """Errors of simdjson and of its values, for what is not there or is something else."""
 
 
+def _parsed(text: bytes) -> Any:
+    """Return simdjson's view of a list. Raises one of _REFUSED."""
+    return (_kept.parser if len(text) < _SMALL else simdjson.Parser()).parse(text)
+
+
 def _rows(text: bytes, start: int, end: int, width: int) -> Floats:
-    """Return the lists that text[start:end] has one behind the other as an array (n, width).
+    """Return the numbers, (n,), of the rows that text[start:end] has one behind the other.
 
     Raises one of _REFUSED for anything else, and for more numbers than a request may have: msgspec's reader counts them
     before it takes memory for them, and refuses them.
@@ -102,25 +112,24 @@ def _rows(text: bytes, start: int, end: int, width: int) -> Floats:
                     raise ValueError
         if stop - start > max(_SMALL, width * NUMBER_BYTES) or size > LARGEST_BODY:
             raise ValueError
-        pieces.append(_numbers_of(b"".join((b"[", view[start:stop], b"]")), width))
+        piece = b"".join((b"[", view[start:stop], b"]"))
+        pieces.append(_numbers_of(_parsed(piece), piece, width))
         start, size = following, size + pieces[-1].nbytes
-    return np.concatenate(pieces).reshape(-1, width)
+    return np.concatenate(pieces)
 
 
-def _numbers_of(text: bytes, width: int | None = None) -> Floats:
-    """Return the numbers, (n,), that a list of lists of this width holds, or one of numbers without it.
+def _numbers_of(rows: Any, text: bytes, width: int) -> Floats:
+    """Return the numbers, (n,), of a list of rows of this width, the one list in its text.
 
     Raises one of _REFUSED for any other. `as_buffer` refuses what is no number, and takes the numbers of lists in lists
     for those of the outermost. So no list may lie in a row: the text has one bracket for the list, one for each row,
     and no more.
     """
-    listed: Any = (_kept.parser if len(text) < _SMALL else simdjson.Parser()).parse(text)
-    place = 0
-    if width is not None:
-        for row in listed:
-            if type(row) is not simdjson.Array or len(row) != width:
-                raise ValueError
-            place = text.index(b"[", place + 1)
+    place = text.index(b"[")
+    for row in rows:
+        if type(row) is not simdjson.Array or len(row) != width:
+            raise ValueError
+        place = text.index(b"[", place + 1)
     if text.find(b"[", place + 1) >= 0:
         raise ValueError
-    return np.frombuffer(listed.as_buffer(of_type="d"))
+    return np.frombuffer(rows.as_buffer(of_type="d"))
