@@ -126,7 +126,7 @@ BY_HAND = (
     "weights-quantiles",
     "class-sums",
 )
-"""What an owner of a table may choose in place of the rule's option."""
+"""Options that an owner of a table may choose in place of the rule's."""
 
 _CHOICES: Mapping[str, Sequence[float]] = {
     "dp-ebm": (),
