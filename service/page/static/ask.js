@@ -338,7 +338,9 @@ function coverageChoice(coverage, model, again) {
   const input = el("input", { type: "range", id: "coverage", min: 50, max: 99, step: 1, value: Math.round(coverage * 100), "aria-describedby": "coverage-note" });
   input.addEventListener("input", () => (shown.textContent = percentOf(input.value / 100)));
   input.addEventListener("change", () => again(input.value / 100));
-  const whose = model.prediction_sets.by === "class" ? "records of each class" : "records";
+  const each = model.prediction_sets.by === "class";
+  const whose = each ? "records of each class" : "records of all classes together";
+  const rare = each ? "" : " Of a rare class it may be far fewer.";
   return el(
     "div",
     { class: "choice" },
@@ -347,7 +349,7 @@ function coverageChoice(coverage, model, again) {
     el(
       "p",
       { class: "note", id: "coverage-note" },
-      `Grey classes are ruled out. At least so many ${whose} like the training’s have their class among the rest, if chosen beforehand.`,
+      `Grey classes are ruled out. At least so many ${whose} like the training’s have their class among the rest, if chosen beforehand.${rare}`,
     ),
   );
 }
