@@ -15,7 +15,14 @@ from dpserve.training.features.crosses import MOST_CELLS
 from dpserve.training.features.hog import Shape
 from dpserve.training.features.maps import Bins, FeatureMap, Fourier, Hog, HogFourier, Identity, Quantiles
 from dpserve.training.features.whole_steps import UNIT_ROWS
-from dpserve.training.inputs.columns import AnyColumn, LevelsColumn, NumberColumn, TextColumn, numbers_among
+from dpserve.training.inputs.columns import (
+    AnyColumn,
+    BooleanColumn,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    numbers_among,
+)
 
 if TYPE_CHECKING:
     from dpserve.training.inputs.records import Declaration
@@ -76,8 +83,8 @@ def modality_of(declaration: "Declaration", image_shape: Shape | None = None) ->
 
 def _says_yes_or_no(column: AnyColumn) -> bool:
     if isinstance(column, NumberColumn):
-        return (column.kind, column.minimum, column.maximum, column.marks_missing) == ("integer", 0, 1, False)
-    return isinstance(column, LevelsColumn) and len(column.coordinates) <= _YES_AND_NO
+        return (column.kind, column.minimum, column.maximum) == ("integer", 0, 1)
+    return isinstance(column, BooleanColumn) or (isinstance(column, LevelsColumn) and len(column.levels) <= _YES_AND_NO)
 
 
 def _is_table(declaration: "Declaration") -> bool:

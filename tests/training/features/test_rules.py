@@ -3,7 +3,7 @@
 import pytest
 
 from dpserve.training.features import rules
-from dpserve.training.inputs.columns import LevelsColumn, NumberColumn, TextColumn, coordinates_of
+from dpserve.training.inputs.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, coordinates_of
 from dpserve.training.inputs.records import Declaration
 
 LEVELS = LevelsColumn(name="town", levels=tuple(f"t{index}" for index in range(100)))
@@ -17,16 +17,17 @@ def declared(columns):
     return Declaration(*coordinates_of(columns), ("n", "y"), columns)
 
 
-PRESENT = {"kind": "integer", "minimum": 0, "maximum": 1, "required": True}
+PRESENT = {"kind": "integer", "minimum": 0, "maximum": 1}
 
 
 @pytest.mark.parametrize(
     ("more", "modality"),
     [
         (NumberColumn(name="b", **PRESENT), "presence"),
-        (LevelsColumn(name="b", levels=("no", "yes"), required=True), "presence"),
-        (LevelsColumn(name="b", levels=("no", "yes", "often"), required=True), "table"),
-        (NumberColumn(name="b", **PRESENT | {"required": False}), "table"),
+        (NumberColumn(name="b", **PRESENT, required=True), "presence"),
+        (BooleanColumn(name="b"), "presence"),
+        (LevelsColumn(name="b", levels=("no", "yes")), "presence"),
+        (LevelsColumn(name="b", levels=("no", "yes", "often")), "table"),
         (NumberColumn(name="b", **PRESENT | {"kind": "number"}), "table"),
         (NumberColumn(name="b", **PRESENT | {"maximum": 2}), "table"),
         (TextColumn(name="b"), "text"),

@@ -117,7 +117,7 @@ class NoisySteps(ModelStep[Training]):
     than two classes clipped gradients belong to no convex function, and no c is known. Of two, with the best of four T
     and the best scale on pima, german, attrition and wdbc, log loss was .398 at epsilon 1 with next to no
     regularisation, which is composition, and .398, .398, .399 and .411 with more and more of it; at epsilon 4 .371 and
-    .374, .380, .395 and .410. So it would gain nothing.
+    .374, .380, .395 and .415. So it would gain nothing.
 
     What is checked is that the numbers follow from one another: a mu below what the noise, the rate and the steps come
     to is refused, however little below. That the training had this noise is the owner's word (`COMMON_ASSUMPTIONS`):
