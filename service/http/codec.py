@@ -190,7 +190,7 @@ class RowsCodec:
         if kind.endswith(b"+json") or kind in _JSON:
             if body.startswith(_GZIP):
                 raise invalid("send the body without compression")
-            read = rows_and_members(body, "instances", predictor.width)
+            read = rows_and_members(body, "instances", predictor.width, predictor.largest_batch)
             if read is not None and not read[1]:
                 rows = read[0]
             else:

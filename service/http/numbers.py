@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from dpserve.accounting.arrays import Floats
-from dpserve.service.predictor import LARGEST_BODY
 from dpserve.training.inputs.column import NUMBER_BYTES
 
 try:
@@ -21,9 +20,9 @@ except ImportError:  # pragma: no cover - from Python 3.14 on
     simdjson = None  # type: ignore[assignment]
 
 _SMALL = 64 * 1024
-"""Bytes of a text whose parser is kept: a parser holds several times what it parsed last. Of rows about as many are
-parsed at a time, so that the memory for it grows with a row and not with a body; between two pieces other threads go
-on."""
+"""Bytes of a text whose parser is kept: a parser holds several times what it parsed last. Longer lists of rows are
+parsed in pieces of about this size, so that the memory for it grows with a row and not with a body; between two pieces
+other threads go on."""
 
 
 class _Kept(threading.local):
@@ -40,10 +39,10 @@ RowsAndMembers = tuple[Floats, dict[str, Any]]
 """Rows (n, width), and the members beside them by name: texts, numbers, booleans or None."""
 
 
-def rows_and_members(body: bytes, name: str, width: int) -> RowsAndMembers | None:
-    """Return the rows in the member `name` of an object, and the other members.
+def rows_and_members(body: bytes, name: str, width: int, most: int) -> RowsAndMembers | None:
+    """Return the rows in the member `name` of an object, and the other members. most: rows of a request.
 
-    None for rows by name, and for all else that msgspec should look at.
+    None where msgspec should look at the body: it has rows by name, more of them, or is wrong.
 
     A large object is parsed without what lies between its first opening bracket and its last closing one. So at most
     one list is in it. If the member is a list, it is that one, and what was left out is what it holds.
@@ -64,20 +63,20 @@ def rows_and_members(body: bytes, name: str, width: int) -> RowsAndMembers | Non
         rows = content[name]
         if type(rows) is not simdjson.Array:
             return None
-        X = _numbers_of(rows, body, width) if text is body else _rows(body, start, end, width)
+        X = _numbers_of(rows, body, width) if text is body else _rows(body, start, end, width, most)
         return X.reshape(-1, width), others
     except _REFUSED:
         return None
 
 
-def numbers(text: bytes, width: int) -> Floats | None:
+def numbers(text: bytes, width: int, most: int) -> Floats | None:
     """Return a list of numbers, or of rows of `width` numbers each, in order, (n,); None as `rows_and_members` does."""
     try:
         if text[:1] != b"[" or text[-1:] != b"]":
             return None
         if text.find(b"[", 1) < 0:
             return np.frombuffer(_parsed(text).as_buffer(of_type="d"))
-        return _rows(text, 1, len(text) - 1, width)
+        return _rows(text, 1, len(text) - 1, width, most)
     except _REFUSED:
         return None
 
@@ -93,11 +92,10 @@ def _parsed(text: bytes) -> Any:
     return (_kept.parser if len(text) < _SMALL else simdjson.Parser()).parse(text)
 
 
-def _rows(text: bytes, start: int, end: int, width: int) -> Floats:
+def _rows(text: bytes, start: int, end: int, width: int, most: int) -> Floats:
     """Return the numbers, (n,), of the rows that text[start:end] has one behind the other.
 
-    Raises one of _REFUSED for anything else, and for more numbers than a request may have: msgspec's reader counts them
-    before it takes memory for them, and refuses them.
+    Raises one of _REFUSED for anything else, and for more than `most` rows, as soon as it has seen so many.
     """
     view, pieces, size = memoryview(text), [], 0
     while start < end:
@@ -110,11 +108,13 @@ def _rows(text: bytes, start: int, end: int, width: int) -> Floats:
                 stop = text.rindex(b",", start, following)
                 if text[stop + 1 : following].strip(_SPACE):
                     raise ValueError
-        if stop - start > max(_SMALL, width * NUMBER_BYTES) or size > LARGEST_BODY:
+        if stop - start > max(_SMALL, width * NUMBER_BYTES):
             raise ValueError
         piece = b"".join((b"[", view[start:stop], b"]"))
         pieces.append(_numbers_of(_parsed(piece), piece, width))
-        start, size = following, size + pieces[-1].nbytes
+        start, size = following, size + len(pieces[-1])
+        if size > most * width:
+            raise ValueError
     return np.concatenate(pieces)
 
 
@@ -123,8 +123,10 @@ def _numbers_of(rows: Any, text: bytes, width: int) -> Floats:
 
     Raises one of _REFUSED for any other. `as_buffer` refuses what is no number, and takes the numbers of lists in lists
     for those of the outermost. So no list may lie in a row: the text has one bracket for the list, one for each row,
-    and no more.
+    and no more. An empty list is refused, too: of a part of a list it would hide a comma that follows nothing.
     """
+    if not len(rows):
+        raise ValueError
     place = text.index(b"[")
     for row in rows:
         if type(row) is not simdjson.Array or len(row) != width:

@@ -417,7 +417,7 @@ def _elements(tensor: InputTensor, kind: str) -> NDArray[np.floating[Any]]:
     raw = bytes(tensor.data)
     if not raw:
         raise invalid("the input has no data")
-    values = numbers(raw, tensor.shape[1])
+    values = numbers(raw, tensor.shape[1], tensor.shape[0])
     if values is None:
         try:
             values = np.array(_flat(raw), dtype=np.float64)

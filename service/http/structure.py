@@ -1,8 +1,8 @@
 """The structure of a text of JSON, counted before msgspec parses it.
 
-That makes an object of every two or three bytes, as of `[[],[],...]`: up to thirty times the text. So a large body is
-counted first, in time and memory that grow with its bytes alone, and parsed where it has no more values than the rows
-that a request may have. Lists of numbers that `dpserve.service.http.numbers` reads make no objects.
+msgspec makes an object of every two or three bytes, as of `[[],[],...]`: up to thirty times the text. So a large body
+is counted first, in time and memory that grow with its bytes alone, and parsed where it has no more values than the
+rows that a request may have. Lists of numbers that `dpserve.service.http.numbers` reads make no objects.
 """
 
 import re

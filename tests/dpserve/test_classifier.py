@@ -265,6 +265,16 @@ def test_a_schema_declares_every_column(declared):
     np.testing.assert_array_equal(model.predict_proba(frame.iloc[[7, 3]]), answers[[7, 3]])
 
 
+def test_many_classes_of_many_booleans_get_class_sums_by_rule(declared):
+    rng = np.random.default_rng(0)
+    groups = np.arange(400) % 10
+    words = pd.DataFrame(rng.random((10, 130))[groups] > 0.5).add_prefix("word")
+    schema = {"fields": [{"name": name, "type": "boolean"} for name in words], "fieldsMatch": "subset"}
+    declared |= {"kind": "auto", "columns": schema, "bounds": None, "classes": [f"g{each}" for each in range(10)]}
+    model = estimator(**declared, n=400).fit(words, np.array([f"g{each}" for each in groups]))
+    assert (model.certificate_.release, model.certificate_.feature_map.kind) == ("class-sums", "identity")
+
+
 LABELS = {
     "booleans": (Y == "yes", None, [False, True]),
     "booleans of pandas": (pd.Series(Y == "yes", dtype="boolean"), None, [False, True]),

@@ -13,7 +13,7 @@ from dpserve.service.http.numbers import numbers, rows_and_members
 from dpserve.service.http.problems import Problem
 from dpserve.service.http.schemas import PredictOptions, PredictRequest
 
-WIDTH = 3
+WIDTH, MOST = 3, 10_000
 
 members = st.sampled_from(["instances", "instances", "instances", "model", "noise", "inst\\u0061nces", "é"])
 number = st.one_of(
@@ -29,13 +29,14 @@ wrong = st.sampled_from([
     "[1]", "[[1]]", '{"a": 1}', "0x1", "1_000", '"\\ud800"', '"[["', "1 2", "'1'", "1,",
 ])  # fmt: skip
 cell = st.one_of(number, number, number, number, number, wrong)
-space = st.sampled_from(["", "", "", " ", "\n\t\r ", "\f", "\u00a0"])
+space = st.sampled_from(["", "", "", " ", "\n\t\r ", "\f", "\u00a0", " " * 70])
 
 
 @st.composite
 def listed(draw, item, length):
     items = draw(st.lists(item, min_size=length[0], max_size=length[1]))
-    return draw(space) + "[" + draw(space) + ",".join(items) + "]" + draw(space)
+    start = draw(st.sampled_from(["", "", "", "", ","]))
+    return draw(space) + "[" + draw(space) + start + ",".join(items) + "]" + draw(space)
 
 
 row = st.one_of(listed(number, (WIDTH, WIDTH)), listed(number, (WIDTH, WIDTH)), listed(cell, (0, 4)), cell)
@@ -79,12 +80,15 @@ def same(X, lists):
 @example(b'{"instances":[[1,2,3],[1,2,3],[1,2,3],[1,2,3],[1,2,3],]}', 40)
 @example(b'{"instances":[[1,2,3],[1,2,3],[1,2,3],[1,"[",3],[1,2,3],[1,2,3]]}', 40)
 @example(b'{"instances":[[1,2,3],[1,2,3]],"model":"],[1,2,3]"}', 40)
+@example(b'{"instances":[' + b" " * 40 + b",[1,2,3],[1,2,3],[1,2,3]]}", 40)
+@example(b'{"instances":[,[1,2.0000000000000000000000000000000,3],[1,2,3]]}', 40)
+@example(b'{"instances":[[1,2,3],[1,2,3],' + b" " * 40 + b"]}", 40)
 @example(b'{"model":"[","instances":[[1,2,3],[1,2,3]]}', 40)
 @example(b'{"model":"]","instances":[', 40)
 def test_what_is_read_is_what_msgspec_reads(body, at_once):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("dpserve.service.http.numbers._SMALL", at_once)
-        read = rows_and_members(body, "instances", WIDTH)
+        read = rows_and_members(body, "instances", WIDTH, MOST)
     if read is None:
         return
     try:
@@ -101,7 +105,7 @@ def test_what_is_read_is_what_msgspec_reads(body, at_once):
 
 @given(st.one_of(rows, listed(cell, (0, 6))).map(str.encode))
 def test_numbers_alone_are_what_msgspec_reads(text):
-    read = numbers(text, WIDTH)
+    read = numbers(text, WIDTH, MOST)
     if read is None:
         return
     try:
@@ -117,13 +121,13 @@ def test_numbers_alone_are_what_msgspec_reads(text):
 def test_what_json_writes_is_read_without_msgspec(lists):
     """A reader that gave up on everything would pass the tests above."""
     pytest.importorskip("simdjson")
-    read = rows_and_members(json.dumps({"instances": lists, "model": "fine"}).encode(), "instances", WIDTH)
+    read = rows_and_members(json.dumps({"instances": lists, "model": "fine"}).encode(), "instances", WIDTH, MOST)
     assert read is not None
     assert same(read[0], lists)
     assert read[1] == {"model": "fine"}
     flat = [each for row in lists for each in row]
-    assert same(numbers(json.dumps(lists).encode(), WIDTH), flat)
-    assert same(numbers(json.dumps(flat).encode(), WIDTH), flat)
+    assert same(numbers(json.dumps(lists).encode(), WIDTH, MOST), flat)
+    assert same(numbers(json.dumps(flat).encode(), WIDTH, MOST), flat)
 
 
 def test_a_large_body_is_read_without_msgspec():
@@ -131,11 +135,20 @@ def test_a_large_body_is_read_without_msgspec():
     lists = np.random.default_rng(0).random((3000, WIDTH)).tolist()
     for between in (",", ", ", " ,\n"):
         read = rows_and_members(
-            json.dumps({"instances": lists}, separators=(between, ":")).encode(), "instances", WIDTH
+            json.dumps({"instances": lists}, separators=(between, ":")).encode(), "instances", WIDTH, MOST
         )
         assert read is not None
         assert same(read[0], lists)
-    assert same(numbers(json.dumps(lists).encode(), WIDTH), np.ravel(lists))
+    assert same(numbers(json.dumps(lists).encode(), WIDTH, MOST), np.ravel(lists))
+
+
+def test_more_rows_than_a_request_has_are_left_to_who_counts_them():
+    pytest.importorskip("simdjson")
+    text = json.dumps([[1, 2, 3]] * 10_000).encode()
+    for most, expected in ((10_000, 30_000), (9_999, None)):
+        found = numbers(text, WIDTH, most), rows_and_members(b'{"instances":' + text + b"}", "instances", WIDTH, most)
+        sizes = found[0], None if found[1] is None else found[1][0]
+        assert [None if each is None else each.size for each in sizes] == [expected, expected]
 
 
 def test_each_member_of_a_body_comes_once():

@@ -201,9 +201,9 @@ class FeatureMap(Disclosed, BaseModel):
 def bounds_of(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     """Return the bounds and their differences, (d,) each, or (1,) where they are the same for all features.
 
-    NumPy copies an array (d,) for each row, which takes longer than most operations on the row. Records are mapped one
-    at a time, and to make the arrays takes longer than that. So they are kept, by which tuples they are: to hash a
-    thousand floats takes longer, too.
+    One number for all spares NumPy a copy of (d,) for each row, which takes longer than most operations on the row.
+    The arrays are kept, as records are mapped one at a time: by which tuples they are, since to hash a thousand floats
+    takes longer than to map a row.
     """
     kept = _kept_bounds.get((id(lower), id(upper)))
     if kept is None:

@@ -33,7 +33,7 @@ unit rows, bins with hashed pairs of columns, and for images shades and random f
 """
 Modality = Literal["images", "table", "presence", "text"]
 """Rows whose schema says what features they have: histograms of gradients, bins or cuts, words beside what else. Rows
-of "presence" are a table that says yes or no in each column, as of words or goods."""
+of "presence" say yes or no in each of more than MOST_CUT columns, as of words or goods."""
 
 _YES_AND_NO = 2
 
@@ -76,7 +76,7 @@ def modality_of(declaration: "Declaration", image_shape: Shape | None = None) ->
         return "images"
     if any(isinstance(column, TextColumn) for column in declaration.columns):
         return "text"
-    if declaration.columns and all(map(_says_yes_or_no, declaration.columns)):
+    if len(declaration.columns) > MOST_CUT and all(map(_says_yes_or_no, declaration.columns)):
         return "presence"
     return "table" if _is_table(declaration) else None
 
@@ -84,7 +84,7 @@ def modality_of(declaration: "Declaration", image_shape: Shape | None = None) ->
 def _says_yes_or_no(column: AnyColumn) -> bool:
     if isinstance(column, NumberColumn):
         return (column.kind, column.minimum, column.maximum) == ("integer", 0, 1)
-    return isinstance(column, BooleanColumn) or (isinstance(column, LevelsColumn) and len(column.levels) <= _YES_AND_NO)
+    return isinstance(column, BooleanColumn) or (isinstance(column, LevelsColumn) and len(column.levels) == _YES_AND_NO)
 
 
 def _is_table(declaration: "Declaration") -> bool:

@@ -27,9 +27,10 @@ def default_option(modality: Modality | None, classes: int) -> str:
     It is DP-SGD, on tables with cuts at quantiles; and class sums for many classes of numbers as they are, from 20 on,
     or of presence, from 10 on. At epsilon 0.5 to 8 class sums were right on 0.03 to 0.19 more of Location and retail
     baskets, of 30 and 100 classes. At epsilon 1 and 4 their log loss on newsgroups, as which of 1,000 words are there,
-    was .10 and .07 less in 20 classes, .11 and .07 in 10, .01 more and .05 less in 5, and with 300 words in two .06
-    more and the same. On letter, a table of 26 classes, on parts of 500 to 2,000 records of other tables of 6 to 26
-    classes, and on images and texts DP-SGD was better at each (`research/comparison`).
+    was .14 and .07 less; with 300 words .13 and .10, in 10 of the 20 classes .04 and .05 less, in two .06 more and the
+    same; with 30 to 120 words .07 to .11 more at epsilon 1. On letter, a table of 26 classes, and on images and texts
+    DP-SGD was better at each (`research/comparison`), as at epsilon 1 on 300 to 2,000 records of letter, penbased,
+    optdigits, texture, segment and satimage, down to ten records times mu for each class.
     """
     options = planned_options().items()
     found = (name for name, option in options if classes >= option.many_classes.get(modality, math.inf))

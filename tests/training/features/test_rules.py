@@ -34,7 +34,9 @@ PRESENT = {"kind": "integer", "minimum": 0, "maximum": 1}
     ],
 )
 def test_rows_are_of_presence_where_every_column_says_yes_or_no(more, modality):
-    assert rules.modality_of(declared((NumberColumn(name="a", **PRESENT), more))) == modality
+    words = [NumberColumn(name=f"word{place}", **PRESENT) for place in range(rules.MOST_CUT)]
+    assert rules.modality_of(declared((*words, more))) == modality
+    assert rules.modality_of(declared((*words[1:], more))) == ("text" if modality == "text" else "table")
 
 
 @pytest.mark.parametrize("features", ["modality", "fourier"])

@@ -186,7 +186,7 @@ def test_every_modality_has_a_default_that_suits_it(modality, classes):
 def test_many_classes_of_presence_or_of_numbers_as_they_are_get_class_sums_and_all_others_dp_sgd():
     assert recommended(3_500, 20, whole(1)).option == "class-sums"
     assert recommended(3_500, 19, whole(1)).option == "dpsgd"
-    assert recommended(3_500, 10, whole(1), "presence").option == "class-sums-quantiles"
+    assert recommended(3_500, 10, whole(1), "presence").option == "class-sums"
     assert recommended(3_500, 9, whole(1), "presence").option == "dpsgd-quantiles"
     for modality, option in (("table", "dpsgd-quantiles"), ("images", "dpsgd"), ("text", "dpsgd")):
         for classes in (2, 100):

@@ -37,8 +37,8 @@ PLANNED = (
         _class_sums("modality"),
         "class-sums",
         "modality",
-        suits=NOT_CUT,
-        many_classes=MappingProxyType({None: 20}),
+        suits=(*NOT_CUT, "presence"),
+        many_classes=MappingProxyType({None: 20, "presence": 10}),
     ),
     PlannedOption(
         "class-sums-quantiles",
@@ -48,6 +48,5 @@ PLANNED = (
         "class-sums",
         "quantiles",
         suits=CUT,
-        many_classes=MappingProxyType({"presence": 10}),
     ),
 )
