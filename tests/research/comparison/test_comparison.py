@@ -64,12 +64,13 @@ def test_noise_on_each_answer_loses_with_queries_and_a_release_does_not(cells):
 def test_every_table_of_the_page_is_what_its_command_prints():
     text = PAGE.read_text()
     shown = re.findall(r"```\npython -m research\.comparison (table [^\n]*)\n```\n\n(\|.*?)\n\n", text, re.DOTALL)
-    assert len(shown) == 4
+    assert len(shown) == 5
     for words, printed in shown:
         assert reproduced(*shlex.split(words)).stdout.startswith(printed + "\n"), words
     _, rivals = text.split("python -m research.comparison table rivals\n```\n\n")
     assert rivals.startswith(reproduced("table", "rivals").stdout)
-    assert reproduced("table", "rule").stdout in text
+    for each in ("rule", "unseen"):
+        assert reproduced("table", each).stdout in text
 
 
 def test_the_readmes_lines_are_those_of_the_command():
