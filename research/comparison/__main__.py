@@ -25,8 +25,8 @@ app.command()(first_answers)
 
 
 class Shown(StrEnum):
-    """A table: of single cells, of every set at epsilon 1, of the rule beside the best by hand, of rivals, or of both
-    on tables that nobody has looked at for a rule."""
+    """A table: of single cells, of every set at epsilon 1, of the rule beside the best by hand, of rivals, or of the
+    rule beside both on tables that no rule has seen."""
 
     CELLS = "cells"
     SUMMARY = "summary"

@@ -18,7 +18,7 @@ def _dp_sgd(features: FeatureRule, hidden: int | None = None) -> Callable[[Trial
         bought, whole = trial.bought(features)
         chosen = bought.feature_map
         choices = choices_by_rule(len(case.y), mu_for(whole), chosen, case.classes, hidden)
-        words = trial.randomness("dpsgd", features)  # the same where the rule has no network either
+        words = trial.randomness("dpsgd", features)  # with no network the same as by a rule that has none
         recipe = DpSgdRecipe("compared", chosen, choices, whole, before=bought.releases)
         # Thousands of buckets are mostly zeros: each step makes its rows, without them.
         known = None if features == "crosses" else trial.heads.directions(chosen, directions_of)
