@@ -99,6 +99,14 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
 COUNTS = (10, 1_000)
 """Numbers of answers at which options are compared that each answer is paid for of."""
 
+_OF_TABLES = (
+    "dpsgd-linear",
+    "dpsgd-even",
+    "dpsgd-unit",
+    "dpsgd-crosses",
+    "class-sums-quantiles",
+    "weights-quantiles",
+)
 _PROVEN = (
     "per-query",
     "weights",
@@ -109,23 +117,10 @@ _PROVEN = (
     "dpsgd-fourier",
     "dpsgd-hog-fourier",
     "dpsgd-quantiles",
-    "dpsgd-linear",
-    "dpsgd-even",
-    "dpsgd-unit",
-    "dpsgd-crosses",
-    "class-sums-quantiles",
-    "weights-quantiles",
+    *_OF_TABLES,
 )
 
-BY_HAND = (
-    "dpsgd-linear",
-    "dpsgd-even",
-    "dpsgd-unit",
-    "dpsgd-crosses",
-    "class-sums-quantiles",
-    "weights-quantiles",
-    "class-sums",
-)
+BY_HAND = (*_OF_TABLES, "class-sums")
 """Options that an owner of a table may choose in place of the rule's."""
 
 _CHOICES: Mapping[str, Sequence[float]] = {

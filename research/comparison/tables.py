@@ -1,6 +1,7 @@
 """Tables in Markdown, made from the CSV's cells and from nothing else."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import product
 from statistics import fmean
 
 from dpserve.accounting.budgets import Budget
@@ -15,6 +16,7 @@ SEEDS = 5
 NOT_MEASURED = "-"
 _NOT_PRIVATE = "boosted"
 _CLOSE = 0.03
+_RIVALS = tuple(dict.fromkeys(RIVALS.values()))
 
 
 def of_cells(cells: Cells, datasets: Sequence[str], options: Sequence[str], epsilons: Sequence[float]) -> Iterator[str]:
@@ -68,27 +70,20 @@ def beside_rivals(cells: Cells) -> Iterator[str]:
     A rival that needs a number which it has no rule for has the one of the least log loss. Beside them are
     scikit-learn's boosted trees, without privacy.
     """
-    rivals = tuple(dict.fromkeys(RIVALS.values()))
-    yield from _header("set (records, seeds)", "epsilon", "without privacy", "dpserve", *rivals)
+    yield from _header("set (records, seeds)", "epsilon", "without privacy", "dpserve", *_RIVALS)
     first, lines = 0, 0
     for dataset in TABLE_FEW:
         for epsilon in (1.0, 4.0):
-            here = [each for each in cells.values() if (each.dataset, each.epsilon) == (dataset, epsilon)]
-            ours = [each for each in here if each.option not in RIVALS and each.option != _NOT_PRIVATE]
+            known = _cells_by_option(cells, dataset, epsilon)
+            ours = [each for each in known.values() if each.option not in RIVALS and each.option != _NOT_PRIVATE]
             if not ours:
                 continue
-            theirs = {rival: [each for each in here if RIVALS.get(each.option) == rival] for rival in rivals}
-            found = [_least(ours), *(_least(each) for each in theirs.values())]
-            least = _least([each for each in found if each is not None])
-            words = [
-                "not offered" if each is None else f"**{each.reached}**" if each is least else each.reached
-                for each in found
-            ]
+            found = [_least(ours), *_best_of_rivals(known.values())]
+            least = _least(each for each in found if each is not None)
             seeds = max(len(each.figures) for each in ours)
-            place = (dataset, _NOT_PRIVATE, 1.0, UNLIMITED)
-            beside = cells[place].reached if place in cells else "-"
             name = f"{dataset.rpartition('-')[0]} ({NUMBERS[dataset][0]:,}, {seeds})"
-            yield _row(name, f"{epsilon:g}", beside, *words)
+            words = (_bold(each, least, "not offered") for each in found)
+            yield _row(name, f"{epsilon:g}", _without_privacy(cells, dataset), *words)
             first, lines = first + (least is found[0]), lines + 1
     yield ""
     yield f"dpserve has the least log loss in {first} of {lines} lines."
@@ -101,26 +96,24 @@ def unseen_tables(cells: Cells) -> Iterator[str]:
     chosen after the fact, and a rival as in `beside_rivals`: both look better than they are. A line needs the figure
     of the rule's option.
     """
-    rivals = tuple(dict.fromkeys(RIVALS.values()))
     size = "table (records, classes)"
-    yield from _header(size, "epsilon", "by rule", "best by hand", "regret", *rivals, "without privacy")
-    places = [(name, epsilon) for name in UNSEEN for epsilon in (0.5, 1.0, 4.0)]
-    defaults = {
-        place: cell
-        for place in places
-        if (cell := _cells_by_option(cells, *place).get(_default_option(*place))) is not None
-    }
-    best, first = dict(defaults), 0
-    for (name, epsilon), ours in defaults.items():
+    yield from _header(size, "epsilon", "by rule", "best by hand", "regret", *_RIVALS, "without privacy")
+    defaults: dict[tuple[str, float], Cell] = {}
+    best: dict[tuple[str, float], Cell] = {}
+    first = 0
+    for name, epsilon in product(UNSEEN, (0.5, 1.0, 4.0)):
         known = _cells_by_option(cells, name, epsilon)
-        hand = best[name, epsilon] = min([ours, *(known[each] for each in BY_HAND if each in known)], key=_log_loss)
-        theirs = [_least(each for each in known.values() if RIVALS.get(each.option) == rival) for rival in rivals]
+        ours = known.get(_default_option(name, epsilon))
+        if ours is None:
+            continue
+        hand = min([ours, *(known[each] for each in BY_HAND if each in known)], key=_log_loss)
+        defaults[name, epsilon], best[name, epsilon] = ours, hand
+        theirs = _best_of_rivals(known.values())
         least = _least(each for each in (ours, *theirs) if each is not None)
         first += least is ours
         n, classes = NUMBERS[name]
         words = (_bold(ours, least), f"{hand.option} {hand.log_loss:.3f}", f"{_regret(ours, hand):.3f}")
-        beside = cells.get((name, _NOT_PRIVATE, 1.0, UNLIMITED))
-        others = (*(_bold(each, least) for each in theirs), _bold(beside, None))
+        others = (*(_bold(each, least) for each in theirs), _without_privacy(cells, name))
         yield _row(f"{name} ({n:,}, {classes})", f"{epsilon:g}", *words, *others)
     if defaults:
         yield ""
@@ -141,9 +134,19 @@ def _regrets(regrets: Sequence[float]) -> str:
     return f"Mean regret {fmean(regrets):.4f}, largest {max(regrets):.3f}, above {_CLOSE}: {above} of {len(regrets)}."
 
 
-def _bold(cell: Cell | None, least: Cell | None) -> str:
+def _best_of_rivals(known: Collection[Cell]) -> list[Cell | None]:
+    """Return each rival's cell of the least log loss, None where it has none."""
+    return [_least(each for each in known if RIVALS.get(each.option) == rival) for rival in _RIVALS]
+
+
+def _without_privacy(cells: Cells, name: str) -> str:
+    beside = cells.get((name, _NOT_PRIVATE, 1.0, UNLIMITED))
+    return NOT_MEASURED if beside is None else beside.reached
+
+
+def _bold(cell: Cell | None, least: Cell | None, absent: str = NOT_MEASURED) -> str:
     if cell is None:
-        return NOT_MEASURED
+        return absent
     return f"**{cell.reached}**" if cell is least else cell.reached
 
 
