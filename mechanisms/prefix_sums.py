@@ -58,7 +58,7 @@ class PrefixSums:
             raise ValueError(f"there are histograms of two cells at least, not {self.groups} of {self.cells}")
         _ = self.vector.step
 
-    @property
+    @functools.cached_property
     def vector(self) -> GaussianVector:
         """The mechanism, of a sensitivity as the class proves it; 2^-40 covers the square root."""
         squares = sum(coefficient * coefficient for coefficient in coefficients(self.cells))
@@ -90,10 +90,16 @@ class PrefixSums:
         """
         return float((noisy @ self._weights(cell, share)).sum())
 
+    def deviation(self, cell: int, share: float, groups: int) -> float:
+        """Return the standard deviation of the noise in `excess`, or slightly more. groups: how many rows it takes."""
+        norm = math.sqrt(groups) * float(np.linalg.norm(self._weights(cell, share)))
+        return self.vector.standard_deviation * norm * (1 + 2.0**-40)
+
     def bound(self, cell: int, share: float, groups: int, quantile: float) -> float:
         """Return how far above the true value `excess` may be, except with the probability of one normal tail.
 
-        groups: how many rows it takes. quantile: that of the standard normal law.
+        groups: how many rows it takes. quantile: that of the standard normal law. It is `quantile` times the deviation,
+        and what does not come from noise.
 
         Proof. excess = sum over groups and cells of w_j y_j, w being the `cell`-th row of A M^-1 less `share` times the
         last. y is M h, moved by rounding to the grid by at most 9/16 of a step (`grid.on_grid`), plus Gaussian noise of
@@ -101,10 +107,8 @@ class PrefixSums:
         at most 17/16 of a step times groups ||w||_1, plus what A M^-1, computed in floating point, is off, times at
         most 2^24 records: below 2^-10 (a test computes it in fractions).
         """
-        weights = self._weights(cell, share)
-        deviation = self.vector.standard_deviation * math.sqrt(groups) * float(np.linalg.norm(weights))
-        rounding = 17 / 16 * self.vector.step * groups * float(np.abs(weights).sum())
-        return (quantile * deviation + rounding) * (1 + 2.0**-40) + _SLACK
+        rounding = 17 / 16 * self.vector.step * groups * float(np.abs(self._weights(cell, share)).sum())
+        return quantile * self.deviation(cell, share, groups) + rounding * (1 + 2.0**-40) + _SLACK
 
     def _weights(self, cell: int, share: float) -> Floats:
         inverse = inverse_coefficients(self.cells)

@@ -178,12 +178,13 @@ class _Asked:
 
 def _measured(records: Records, X: Floats, y: Integers, kind: str, epsilon: float) -> list[list[str]]:
     whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
-    part, classes = one_in(len(records)), len(records.declaration.classes)
+    mu, classes = mu_for(whole), len(records.declaration.classes)
+    part = one_in(len(records), mu)
     mask = held_of(records, part, SystemRandomness())
     training, held = records.taken(~mask), records.taken(mask)
     model, of_all = (_trained(each, kind, whole) for each in (training, records))
     asked, by_all = _Asked(model.values(X), y), _Asked(of_all.values(X), y)
-    own, mu = own_probabilities(model, held), mu_for(whole)
+    own = own_probabilities(model, held)
     sets, by_class = (
         release_sets(counts_of(own, held.y, record_parts(None, len(held)), groups), mu, part, SystemRandomness())
         for groups in (1, classes)

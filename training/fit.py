@@ -237,8 +237,12 @@ def _sets_of(request: Request, declaration: Declaration, *, on_one_machine: bool
         return None if asked == "off" else asked
     if request.limitation("sets") or not on_one_machine:
         return None
-    mu = None if request.price is None else mu_for(min(request.price, LARGEST_PRICE))
-    return sets_by_rule(request.n, len(declaration.classes), mu)
+    return sets_by_rule(request.n, len(declaration.classes), _mu_of(request))
+
+
+def _mu_of(request: Request) -> float | None:
+    """Return the mu that a request's price pays for; None where it has no price."""
+    return None if request.price is None else mu_for(min(request.price, LARGEST_PRICE))
 
 
 def _train_with_sets(job: Job, records: Records, request: Request, by: By) -> ProvenCertificate:
@@ -249,7 +253,8 @@ def _train_with_sets(job: Job, records: Records, request: Request, by: By) -> Pr
     # Other trainings should not wait for what these import.
     from dpserve.training.holding_back import hold_back, with_sets
 
-    one_in = one_in_of(job.n)
+    groups = 1 if by == "all" else len(records.declaration.classes)
+    one_in = one_in_of(job.n, _mu_of(request), groups)
     training, held = hold_back(records, one_in, job.randomness)
     # It was declared of all records, and about one in `one_in` of them trains nothing.
     n = None if job.n is None else max(1, job.n * (one_in - 1) // one_in)

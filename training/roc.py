@@ -21,12 +21,11 @@ from dpserve.accounting.disclosure import Disclosed, Released
 from dpserve.mechanisms import grid
 from dpserve.mechanisms.prefix_sums import WHOLE, coefficients, inverse_coefficients
 from dpserve.training.intervals import CONFIDENCE, Interval, ratio_interval
-from dpserve.training.pay_once.scores import CELLS as FINE_CELLS
-from dpserve.training.pay_once.scores import EDGES, cells_of
+from dpserve.training.pay_once.scores import Cells
 
-_TOGETHER = 5
-CELLS = math.ceil(FINE_CELLS / _TOGETHER)
-"""Cells of the class's probability, falling: log-odds from 10 to -10 in steps of 5/16."""
+SURE = Cells(highest=156, step=5, many=64)
+CELLS = len(SURE)
+"""Cells of the class's probability, falling: log-odds from 9.75 to -9.94 in steps of 5/16."""
 
 SIZE = 2 * CELLS
 """Numbers that are released for a curve: prefix sums of the rest, and of the class."""
@@ -86,7 +85,7 @@ def term(probabilities: Floats, label: int, weight: int) -> Integers:
     """
     curves = curves_of(len(probabilities))
     numbers = np.zeros((curves, 2, CELLS), dtype=np.int64)
-    cells = cells_of(np.nan_to_num(probabilities[-curves:], nan=0.0)) // _TOGETHER
+    cells = SURE.of(np.nan_to_num(probabilities[-curves:], nan=0.0))
     scaled = Fraction(weight_of_curve(weight, len(probabilities))) / (norm_up() * WHOLE)
     column = [math.floor(coefficient * scaled) for coefficient in coefficients(CELLS)]
     for place, cell in enumerate(map(int, cells)):
@@ -124,7 +123,7 @@ def curve(counts: Floats, noise: float, error: float = 1 - CONFIDENCE) -> Roc:
     intervals = [[_share(row, cell, deviation, inverse, 1 - CONFIDENCE) for cell in range(CELLS - 1)] for row in sums]
     wide = [[_share(row, cell, deviation, inverse, shared) for cell in range(CELLS - 1)] for row in sums]
     points = tuple(
-        RocPoint(threshold=float(EDGES[(cell + 1) * _TOGETHER - 1]), false_positives=false, true_positives=true)
+        RocPoint(threshold=SURE.least_in(cell), false_positives=false, true_positives=true)
         for cell, (false, true) in enumerate(zip(*intervals, strict=True))
     )
     return Roc(area=_area(wide), points=points)

@@ -1,15 +1,11 @@
 """The public rules that stand for `auto` where prediction sets are made."""
 
-from dpserve.training.pay_once.prediction_sets import LEAST_RECORDS, By, one_in
-
-MOST_RECORDS = 1_000_000
-"""Largest declared number of records for which `auto` makes prediction sets: above, holding back would copy what does
-not fit memory. Below LEAST_RECORDS a tenth of them may be worth more than a seed's spread (docs/releases.md)."""
+from dpserve.training.pay_once.prediction_sets import LEAST_RECORDS, By, usual_one_in
 
 _LEAST_OF_CLASS = 5_000
 """Declared records of a class, on average: with fewer, a tenth of them was worth more than a seed's spread."""
 
-_ENOUGH = 560
+_ENOUGH = 300
 """Records held back, times mu: see `sets_by_rule`."""
 
 
@@ -19,14 +15,12 @@ def sets_by_rule(records: int | None, classes: int, mu: float | None) -> By | No
     From 20,000 records on, and 5,000 of a class, holding back cost no more than what accuracy varies by from split to
     split: so on Adult, magic and MNIST-60k, by which the numbers were chosen, and on credit-card defaults, diamonds and
     flights, which were looked at afterwards. With 540 to 1,000 of a class it cost more, on letter and MNIST-10k
-    (`python -m research.prediction_sets`). The noise's bound for a coverage of 0.9 is about 11/mu records. Where that
-    is at most a fiftieth of those held back, sets are little larger for it: by class, where those of a class are so
-    many.
+    (`python -m research.prediction_sets`). The margin for noise is 6/mu records for a coverage of 0.9. Where that is at
+    most a fiftieth of those held back, sets are little larger for it: by class, where those of a class are so many.
     """
-    least = max(LEAST_RECORDS, _LEAST_OF_CLASS * classes)
-    if records is None or mu is None or not least <= records <= MOST_RECORDS:
+    if records is None or mu is None or records < max(LEAST_RECORDS, _LEAST_OF_CLASS * classes):
         return None
-    held = records / one_in(records)
+    held = records / usual_one_in(records)
     if held * mu < _ENOUGH:
         return None
     return "class" if held / classes * mu >= _ENOUGH else "all"

@@ -22,7 +22,7 @@ from dpserve.training.inputs.records import Units
 from dpserve.training.intervals import CONFIDENCE
 from dpserve.training.kinds.class_sums.train import train_class_sums
 from dpserve.training.pay_once.prediction_sets import counts_of, record_parts, release_sets
-from dpserve.training.pay_once.scores import cells_of
+from dpserve.training.roc import SURE
 from tests.training.conftest import identity, make_records
 
 ONE = 2**28
@@ -241,7 +241,7 @@ def test_the_area_below_the_curve_is_within_its_interval():
     y = generator.integers(2, size=4000)
     p = 1 / (1 + np.exp(-(generator.normal(size=4000) + 1.5 * y - 0.75)))
     answers = np.column_stack([1 - p, p])
-    cells = -(cells_of(p) // 5)
+    cells = -SURE.of(p)
     greater = (cells[y == 1][:, None] > cells[y == 0]).mean() + (cells[y == 1][:, None] == cells[y == 0]).mean() / 2
     for seed in range(3):
         found = evaluate(model_of(2), answers, y, whole_picorho("rho:0.1"), words(seed), pay=paid).roc
@@ -255,7 +255,7 @@ def test_the_area_below_the_curve_is_within_its_interval():
 def test_the_areas_of_each_class_against_the_rest_are_within_their_intervals():
     """Against scikit-learn's of probabilities that are rounded as the curve's are; false alarm below 0.05^3."""
     p, y = asked(4000, 3, seed=2)
-    cells = -(cells_of(p.ravel()).reshape(p.shape) // 5)
+    cells = -SURE.of(p.ravel()).reshape(p.shape)
     exact = [roc_auc_score(y == label, cells[:, label]) for label in range(3)]
     for seed in range(3):
         found = evaluate(model_of(3), p, y, whole_picorho("rho:1"), words(seed), ("accuracy", "roc"), pay=paid).areas

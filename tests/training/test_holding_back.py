@@ -15,7 +15,14 @@ from dpserve.training.fit import Request, fit
 from dpserve.training.holding_back import hold_back, own_probabilities
 from dpserve.training.inputs.records import Declaration, Records, Units
 from dpserve.training.kinds.loading import load_model
-from dpserve.training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, record_parts
+from dpserve.training.pay_once.prediction_sets import (
+    ASSUMPTIONS,
+    LEAST_RECORDS,
+    counts_of,
+    expected_share,
+    one_in,
+    record_parts,
+)
 from dpserve.training.planning.planner import Planner
 from dpserve.training.sets_choice import sets_by_rule
 from dpserve.wording import as_flag, as_parameter
@@ -78,7 +85,7 @@ def test_a_certificate_that_says_less_of_the_sets_does_not_hold(tmp_path):
     with pytest.raises(BundleError):
         certificate.model_copy(update={"prediction_sets": None}).verify()
     with pytest.raises(ValueError, match="grid"):
-        type(sets).model_validate(sets.model_dump() | {"released": ((0.1,) * 322,)})
+        type(sets).model_validate(sets.model_dump() | {"released": ((0.1,) * 42,)})
 
 
 def rows_of(records):
@@ -176,13 +183,27 @@ def test_by_rule_sets_are_made_where_noise_leaves_them_small():
     assert sets_by_rule(LEAST_RECORDS - 1, 2, 1.0) is None
     assert sets_by_rule(LEAST_RECORDS, 2, None) is None
     assert sets_by_rule(LEAST_RECORDS, 2, 1.0) == "class"
-    assert sets_by_rule(LEAST_RECORDS, 2, 0.4) == "all"
+    assert sets_by_rule(LEAST_RECORDS, 2, 0.25) == "all"
     assert sets_by_rule(LEAST_RECORDS, 2, 0.1) is None
     assert sets_by_rule(LEAST_RECORDS, 5, 1.0) is None
-    assert sets_by_rule(25_000, 5, 1.0) == "all"
-    assert one_in(LEAST_RECORDS) == 10
+    assert sets_by_rule(25_000, 5, 0.5) == "all"
+    assert sets_by_rule(10**7, 2, 1.0) == "class"
+
+
+def test_few_are_held_back_where_sets_say_enough():
     assert one_in(None) == 6
-    assert sets_by_rule(10**7, 2, 1.0) is None
+    assert one_in(LEAST_RECORDS) == 10
+    assert one_in(None, 1.0) == 6
+    assert [one_in(records, 0.27) for records in (300, 1000, 1600, 5000, LEAST_RECORDS, 10**6)] == [6, 4, 4, 6, 10, 50]
+    assert one_in(LEAST_RECORDS, 0.27, groups=10) < 6
+
+
+def test_more_are_held_back_only_where_that_makes_sets_smaller():
+    for records in (200, 500, 900, 2000, 7000, 30_000):
+        for mu in (0.1, 0.3, 1.0):
+            part = one_in(records, mu)
+            assert part in (4, 6, 10)
+            assert part >= 6 or expected_share(records, mu, 900) < 1
 
 
 def test_off_holds_nothing_back(tmp_path):

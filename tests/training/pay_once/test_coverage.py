@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
 
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.mechanisms.prefix_sums import PrefixSums
@@ -20,10 +23,11 @@ from dpserve.training.pay_once.prediction_sets import (
     record_parts,
     release_sets,
 )
-from dpserve.training.pay_once.scores import CELLS, EDGES, cells_of, least_in
+from dpserve.training.pay_once.scores import SETS, Cells
 from tests.seeded import Seeded
 
 ALARM = 1e-7
+CELLS = len(SETS)
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,8 @@ def test_without_the_bound_on_the_noise_coverage_is_not_reached(monkeypatch):
     assert inside < fewest(trials, 0.9)
 
 
-def _careless(sums, noisy, share, quantile):
-    del quantile
-    passing = [cell for cell in range(CELLS) if sums.excess(noisy, cell, share) >= 0]
+def _careless(sums, noisy, coverage):
+    passing = [cell for cell in range(CELLS) if sums.excess(noisy, cell, coverage / 1000) >= 0]
     return passing[0] if passing else CELLS - 1
 
 
@@ -148,9 +151,9 @@ def test_coverage_is_reached_for_records_of_further_units():
 
 @pytest.fixture
 def without_noise(monkeypatch):
-    """Release exact numbers, and take the bound on their noise for what floating point is off."""
+    """Release exact numbers, and take the margin for their noise for what floating point is off."""
     monkeypatch.setattr(GaussianVector, "release", lambda _, values, randomness: values)
-    monkeypatch.setattr(PrefixSums, "bound", lambda *_: 1e-9)
+    monkeypatch.setattr(coverages, "margins", lambda *_: [1e-9] * (CELLS - 1))
 
 
 def least_without(gone, own, y, of, asked, groups):
@@ -186,42 +189,86 @@ def test_exact_counts_cover_each_of_a_few_units_in_turn(groups, largest):
                     least = least_without(gone, own, y, of, asked, groups)
                     inside = (of == gone) & (own >= least[y])
                     covered_parts += np.bincount(y[inside], weights=parts[inside], minlength=groups)
-                assert (covered_parts >= coverages.asked_of_counts(asked)[0] * parts_in).all()
+                assert (covered_parts >= asked / 1000 * parts_in).all()
 
 
-class Passing:
-    """Cells that pass, and those that are tried."""
-
-    def __init__(self, passing):
-        self.passing, self.tried = passing, []
-
-    def excess(self, noisy, cell, share):
-        """Return a number that passes, or one that does not."""
-        self.tried.append(cell)
-        return 1.0 if self.passing[cell] else -1.0
-
-    def bound(self, *arguments):
-        """Return no bound."""
-        return 0.0
+@given(st.lists(st.booleans(), min_size=CELLS, max_size=CELLS), st.lists(st.booleans(), min_size=CELLS, max_size=CELLS))
+def test_where_more_cells_pass_halving_ends_no_later(passing, more):
+    """The first step of the proof."""
+    both = [one or other for one, other in zip(passing, more, strict=True)]
+    assert coverages.halved(both.__getitem__) <= coverages.halved(passing.__getitem__)
 
 
-def test_a_threshold_is_wrong_only_by_a_false_pass_of_one_of_nine_cells():
-    """The second step of the proof, for every first cell B that passes by exact counts, whatever noise does elsewhere.
+@pytest.mark.parametrize("asked", [500, 800, 900, 990, 999])
+def test_where_no_cell_should_pass_one_does_with_no_more_than_the_error(asked):
+    """The first case of the second step: the cells that are tried, and the tail of each."""
+    tried = []
+    assert coverages.halved(tried.append) == CELLS - 1
+    assert len(tried) * coverages._tail(asked) <= 1 - asked / 1000
 
-    The cells that halving tries on its way to B are nine at most. Where none of them below B passes, what all others
-    do leaves the threshold at B or above.
+
+SHAPES = {
+    "all in the first cell": np.ones(CELLS),
+    "all in the last cell": np.append(np.zeros(CELLS - 1), 1.0),
+    "just too few": np.append(np.zeros(CELLS - 1), 1.0),
+    "evenly": np.arange(1, CELLS + 1) / CELLS,
+    "just too few, then enough": np.append(np.zeros(CELLS // 2), np.ones(CELLS - CELLS // 2)),
+}
+
+
+def mean_excess(asked, mu, records, sums, margin):
+    """Return the mean of F(B) - q K over noise, and its deviation. sums: F(b) / K, (cells,); margin: of each cell."""
+    share, release = asked / 1000, PrefixSums(mu, 1, CELLS)
+    weights = np.array([[release.excess(row[None], cell, share) for row in np.eye(CELLS)] for cell in range(CELLS - 1)])
+    noise = np.random.default_rng(0).normal(scale=release.vector.standard_deviation, size=(4000, CELLS))
+    exact = records * (sums - share)
+    passing = np.hstack([exact[:-1] + noise @ weights.T >= margin, np.ones((len(noise), 1), dtype=bool)])
+    reached = exact[[coverages.halved(row.__getitem__) for row in passing]]
+    return reached.mean(), reached.std() / len(noise) ** 0.5
+
+
+def shape_of(name, asked):
+    """Return F / K of a shape. The ones that are just too few have a hundredth less than what is asked."""
+    short = (asked / 1000 - 0.01) * (SHAPES[name] == 0) * name.startswith("just")
+    return SHAPES[name] + short
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("asked", [600, 900, 990])
+def test_over_noise_the_cell_that_is_found_holds_what_was_asked_on_average(name, asked):
+    """The second step of the proof, for few records and many, around the case in which neither part has room.
+
+    False alarm below 1e-6 for all cases together: a mean is five of its deviations too low with 3e-7 / 2 at most.
     """
-    rng = np.random.default_rng(0)
-    for first in range(CELLS):
-        exact = np.arange(CELLS) >= first
-        way = Passing(exact)
-        assert coverages._first_cell(way, np.zeros((1, CELLS)), 0.5, 0.0) == first
-        assert len(way.tried) <= 9
-        assert NormalDist().cdf(-coverages.asked_of_counts(900)[1]) * len(way.tried) <= 0.1 / coverages.SPARED
-        for chance in (0.1, 0.5, 0.9):
-            noisy = rng.random(CELLS) < chance
-            noisy[[cell for cell in way.tried if cell < first]] = False
-            assert coverages._first_cell(Passing(noisy), np.zeros((1, CELLS)), 0.5, 0.0) >= first
+    mu, error = 0.5, 1 - asked / 1000
+    margin = np.array(coverages.margins(PrefixSums(mu, 1, CELLS), asked, 1))
+    for records in (2.0, *np.array([0.3, 0.9, 1.0, 1.5, 4.0]) * margin.max() / error):
+        mean, deviation = mean_excess(asked, mu, records, shape_of(name, asked), margin)
+        assert mean >= -5 * deviation - 1e-9
+
+
+def test_with_less_of_the_tail_too_little_is_held():
+    """The control of the test above."""
+    sums = PrefixSums(0.5, 1, CELLS)
+    margin = np.array([sums.bound(cell, 0.6, 1, 0.4) for cell in range(CELLS - 1)])
+    mean, deviation = mean_excess(600, 0.5, 2, SHAPES["all in the last cell"], margin)
+    assert mean < -5 * deviation
+
+
+def test_margins_have_the_mean_of_what_noise_exceeds_the_tail_by():
+    """The sum of the second step of the proof, by numerical integration."""
+    sums = PrefixSums(0.5, 3, CELLS)
+    tail = 0.1 / 6
+    quantile = norm.isf(tail)
+    deviations = [sums.deviation(cell, 0.9, 3) for cell in range(CELLS - 1)]
+    above = sum(deviations) * quad(lambda n: (n - quantile) * norm.pdf(n), quantile, 12)[0]
+    bounds = [sums.bound(cell, 0.9, 3, quantile) for cell in range(CELLS - 1)]
+    assert np.array(coverages.margins(sums, 900, 3)) == pytest.approx(np.add(bounds, above), abs=2.0**-9)
+
+
+def largest_cell(own):
+    """Return the share of the cell that holds the most of some probabilities."""
+    return np.bincount(SETS.of(own)).max() / len(own)
 
 
 def test_much_more_than_asked_is_not_covered_where_records_are_many():
@@ -231,18 +278,19 @@ def test_much_more_than_asked_is_not_covered_where_records_are_many():
     _, further = SOURCES[0].draw(20_000, rng)
     for asked in (500, 800, 900, 950):
         share = np.mean(further >= sets.least(asked, 2)[0])
-        assert asked / 1000 - 0.01 < share < asked / 1000 + 0.035
+        assert asked / 1000 - 0.01 < share < asked / 1000 + 0.015 + largest_cell(own)
 
 
 @pytest.mark.parametrize(("records", "mu"), [(3_000, 0.3), (12_000, 1.0), (60_000, 0.3)])
 def test_a_plan_expects_the_share_that_sets_reach(records, mu):
-    """Noise moves the share by its deviation, at most 12/mu records: five times that are allowed."""
-    held, rng = records // one_in(records), np.random.default_rng(2)
+    """Noise moves the share by its deviation, at most 3/mu records: five times that are allowed, and a cell."""
+    held, rng = records // one_in(records, mu), np.random.default_rng(2)
     y, own = SOURCES[0].draw(held, rng)
     _, further = SOURCES[0].draw(50_000, rng)
+    off = 0.02 + largest_cell(own) + 15 / mu / held
     for asked in (500, 900):
         least = release_sets(counts_of(own, y, record_parts(None, held), 1), mu, 6, Seeded(4)).least(asked, 2)[0]
-        assert expected_share(records, mu, asked) == pytest.approx(np.mean(further >= least), abs=0.03 + 60 / mu / held)
+        assert expected_share(records, mu, asked) == pytest.approx(np.mean(further >= least), abs=off)
 
 
 def test_a_plan_expects_all_classes_where_noise_covers_the_held_back():
@@ -261,26 +309,30 @@ def test_sets_grow_with_coverage():
     assert (np.diff(thresholds, axis=0) <= 0).all()
 
 
-def test_a_class_without_records_is_in_every_set():
-    rng = np.random.default_rng(2)
-    y, own = Source((1.0, 0.0), "smooth").draw(3000, rng)
-    sets = release_sets(counts_of(own, y, record_parts(None, 3000), 2), 1.0, 6, Seeded(1))
-    least = sets.least(900, 2)
-    assert least[0] > 0
-    assert least[1] == 0
+def test_a_class_without_records_is_in_most_sets():
+    """False alarm below 1e-7."""
+    trials, inside = 300, 0
+    y, own = Source((1.0, 0.0), "smooth").draw(3000, np.random.default_rng(2))
+    counts = counts_of(own, y, record_parts(None, 3000), 2)
+    for trial in range(trials):
+        least = release_sets(counts, 1.0, 6, Seeded(trial)).least(900, 2)
+        assert least[0] > 0
+        inside += least[1] == 0
+    assert inside >= fewest(trials, 0.9)
 
 
-def test_cells_hold_the_probabilities_that_their_edges_say():
-    p = np.concatenate([EDGES, [1.0, 0.0, 0.5, 1e-9], np.random.default_rng(0).random(500)])
-    cells = cells_of(p)
-    assert cells.min() == 0
-    assert cells.max() == CELLS - 1
-    least = np.array([least_in(int(cell)) for cell in cells])
+@pytest.mark.parametrize("cells", [SETS, Cells(160, 1, 321), Cells(-16, 3, 1)])
+def test_cells_hold_the_probabilities_that_their_edges_say(cells):
+    p = np.concatenate([cells.edges, [1.0, 0.0, 0.5, 1e-9], np.random.default_rng(0).random(500)])
+    place = cells.of(p)
+    assert place.min() == 0
+    assert place.max() == len(cells) - 1
+    least = np.array([cells.least_in(int(cell)) for cell in place])
     assert (p >= least).all()
-    inner = cells > 0
-    above = np.array([least_in(int(cell) - 1) for cell in cells[inner]])
+    inner = place > 0
+    above = np.array([cells.least_in(int(cell) - 1) for cell in place[inner]])
     assert (p[inner] < above).all()
-    assert (np.diff(EDGES) < 0).all()
+    assert (np.diff(cells.edges) < 0).all()
 
 
 @pytest.mark.parametrize("asked", [0.4, 0.9995, math.nan, math.inf, -1.0])
