@@ -184,7 +184,10 @@ def test_commands_charge_through_accounting_alone():
 
 
 def test_serving_imports_nothing_heavy():
-    """The service of a certified head starts without torch, scikit-learn, optimisers and what few services use."""
+    """The service of a certified head starts without torch, scikit-learn, optimisers and what few services use.
+
+    Nor do its pages, or its limit on failed tries, before somebody asks for them, or fails.
+    """
     heavy = (
         "torch",
         "sklearn",
@@ -200,9 +203,12 @@ def test_serving_imports_nothing_heavy():
     )
     heavy += ("scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.linalg", "httpx", "limits", "jwt")
     heavy += ("cryptography.x509", "opentelemetry.sdk.trace")
-    heavy += ("scipy.special",)
+    heavy += ("scipy.special", "fastapi_offline")
     program = (
-        "import sys, dpserve.cli, dpserve.commands.serving, dpserve.serving, dpserve.service.listener;"
+        "import sys, dpserve.cli, dpserve.commands.serving, dpserve.serving, dpserve.service.listener, fastapi;"
+        "from dpserve.service.http.failed_tries import FailedTries; FailedTries(1);"
+        "from dpserve.service.page.assets import add_documentation, add_page; app = fastapi.FastAPI();"
+        "add_page(app, 'client'); add_documentation(app);"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)

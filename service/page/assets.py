@@ -1,5 +1,7 @@
 """The pages' files: read once, served from memory, with headers under which nothing foreign loads or runs.
 
+Those of Swagger UI are read when they are first asked for: they are ten times as large as all others, and few ask.
+
 A page holds no data. What it shows it asks of the service with the key that the reader types in, and puts into the
 document as text. The policy below has no inline script or style, lets a page talk to its own origin only, and keeps
 Trusted Types from making markup out of any string. `/docs` is Swagger UI, which styles its elements as it makes them,
@@ -38,7 +40,7 @@ _POLICY = (
 )
 _OF_PAGES = "style-src 'self'; img-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
 _OF_SWAGGER = "style-src 'self' 'unsafe-inline'; img-src 'self' data:"
-_SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css")
+SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css")
 """Those files of the package `fastapi-offline` that are served."""
 
 HEADERS: Mapping[str, str] = MappingProxyType(
@@ -74,15 +76,24 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """Return the files by name. Raises OSError where the package was installed without them."""
+    """Return our own files by name. Raises OSError where the package was installed without them."""
     contents = {file.name: file.read_bytes() for file in files("dpserve.service.page").joinpath("static").iterdir()}
-    contents |= {name: files("fastapi_offline").joinpath("static", name).read_bytes() for name in _SWAGGER}
     shell = Template(contents.pop("shell.html").decode())
     for reader in get_args(Reader):
         text = (part.partition(" -->") for part in contents[f"{reader}.html"].decode().split("<!-- ")[1:])
         parts = {name: content.removeprefix("\n").removesuffix("\n") for name, _, content in text}
         contents[f"{reader}.html"] = shell.substitute(_NO_PARTS | parts, reader=reader).encode()
     return MappingProxyType({name: _asset(name, content) for name, content in contents.items()})
+
+
+@cache
+def _swagger(name: str) -> Asset:
+    return _asset(name, files("fastapi_offline").joinpath("static", name).read_bytes())
+
+
+def asset_named(name: str) -> Asset | None:
+    """Return a file, ours or Swagger UI's; None for a name that none has."""
+    return _swagger(name) if name in SWAGGER else assets().get(name)
 
 
 _NO_PARTS = {"note": "", "about": "", "after": ""}
@@ -95,8 +106,7 @@ def _asset(name: str, content: bytes) -> Asset:
 
 def add_page(app: FastAPI, reader: Reader) -> None:
     """Add the page for `reader` at `/`, and its files below `/page/`."""
-    files = assets()
-    page = files[f"{reader}.html"]
+    page = assets()[f"{reader}.html"]
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
@@ -106,7 +116,7 @@ def add_page(app: FastAPI, reader: Reader) -> None:
     @app.head(FOLDER + "{name}", include_in_schema=False)
     @app.get(FOLDER + "{name}", include_in_schema=False)
     async def file(name: str, request: Request) -> Response:
-        asset = files.get(name)
+        asset = asset_named(name)
         if asset is None or name.endswith(".html"):
             raise Problem(ProblemType.NOT_FOUND, f"the page has no file {name!r}")
         return asset.response(request)

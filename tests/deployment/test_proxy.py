@@ -12,7 +12,7 @@ from .test_replicas import small_bundle
 
 BUDGET = ("--rho", 1, "--delta", 1e-6)
 BODY = {"instances": [[0.5, 0.5]]}
-LARGE_FILE = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE_FILE = b"GET /page/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
