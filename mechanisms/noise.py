@@ -293,7 +293,6 @@ def floored_exponential(scale: int) -> FlooredExponential:
     return FlooredExponential(scale, rounded_laplace(scale // 2).digits)
 
 
-@functools.lru_cache(maxsize=1)
 def _normal_integral() -> tuple[tuple[int, ...], ...]:
     """Return the integral F of exp(-s^2/2) from 0, in fixed point, around each z = (2 j + 1) / 128, j < CENTRES.
 

@@ -129,7 +129,6 @@ def products_with(whole: Floats, omega: Matrix) -> Floats:
     return product(whole, omega.T) * STEP
 
 
-@functools.cache
 def cosines() -> Floats:
     """Return the cosines of 2^16 angles, a whole turn, within 2^-50: from the series of an eighth of a turn."""
     eighth = 1 << TABLE_BITS - 3

@@ -1,5 +1,6 @@
 import hashlib
 import math
+import tracemalloc
 from fractions import Fraction
 
 import mpmath
@@ -72,6 +73,16 @@ def test_waves_are_the_table_s_cosines_times_their_length(turns, length):
     places = np.hstack([angles, angles - 2 ** (TABLE_BITS - 2)]) % 2**TABLE_BITS
     expected = np.trunc(cosines()[places] * (length / math.sqrt(3)))
     assert waves_of(np.array(turns), length).tobytes() == expected.tobytes()
+
+
+def test_one_table_is_kept_for_waves_of_one_length():
+    tracemalloc.start()
+    try:
+        waves_of(np.zeros((1, 1)), LENGTH / 7)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1.1 * 8 * 2**TABLE_BITS
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=lambda feature_map: feature_map.kind)
