@@ -97,6 +97,7 @@ def covers(mu: float, noise_multiplier: float, sampling_rate: float, steps: int)
     return all(_excess(curve, mu) <= 0 for curve in curves)
 
 
+@lru_cache(maxsize=16)
 def least_noise(mu: float, sampling_rate: float, steps: int) -> float:
     """Return the least noise multiplier, to 1e-5 relative and rounded up, at which the run costs at most mu.
 
