@@ -8,6 +8,9 @@ from dpserve.mechanisms.gaussian_vector import mu_for
 from dpserve.training.features.rules import FeatureRule
 from dpserve.training.kinds.planned import CUT, IMAGES, NOT_CUT, PlannedOption, Qualities, Trial
 
+_NOISE_OF: dict[FeatureRule, FeatureRule] = {"even": "quantiles"}
+"""Features that have the noise of others, so that options differ by what they are: without numbers, in nothing."""
+
 
 def _dp_sgd(features: FeatureRule, hidden: int | None = None) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
@@ -18,7 +21,7 @@ def _dp_sgd(features: FeatureRule, hidden: int | None = None) -> Callable[[Trial
         bought, whole = trial.bought(features)
         chosen = bought.feature_map
         choices = choices_by_rule(len(case.y), mu_for(whole), chosen, case.classes, hidden)
-        words = trial.randomness("dpsgd", features)  # with no network the same as by a rule that has none
+        words = trial.randomness("dpsgd", _NOISE_OF.get(features, features))
         recipe = DpSgdRecipe("compared", chosen, choices, whole, before=bought.releases)
         # Thousands of buckets are mostly zeros: each step makes its rows, without them.
         known = None if features == "crosses" else trial.heads.directions(chosen, directions_of)
