@@ -92,9 +92,9 @@ def test_a_bundle_of_another_version_is_refused(run, train, budget):
     train(*SUMS)
     budget()
     certificate = run.folder / "model" / "certificate.json"
-    certificate.write_text(certificate.read_text().replace('"format_version": 4', '"format_version": 3'))
+    certificate.write_text(certificate.read_text().replace('"format_version": 5', '"format_version": 4'))
     said = run.fails("export", "model", "--to", "onnx")
-    assert "is a bundle of format 3, and this version of dpserve reads format 4" in said
+    assert "is a bundle of format 4, and this version of dpserve reads format 5" in said
     assert "train again" in said
     assert files(run) == set()
     assert spent(run) == 0

@@ -107,6 +107,14 @@ def test_the_noise_on_a_sum_is_within_its_bound(cell, share):
     assert _above(sums, counts, cell, share, quantile, 600, noise_divided_by=2) > 99
 
 
+def test_a_bound_has_the_rounding_of_every_group():
+    """Without noise, and less what floating point is off: the same for one group twice."""
+    sums = PrefixSums(0.5, 2, CELLS)
+    one, two = (sums.bound(40, 0.9, groups, 0.0) - 2.0**-10 for groups in (1, 2))
+    assert 0 < one < two
+    assert two == pytest.approx(2 * one)
+
+
 def test_sums_have_much_less_noise_than_cells_added_up():
     sums, last = PrefixSums(0.5, 1, CELLS), CELLS // 2
     cells_alone = GaussianVector(0.5, CELLS, 1.0).standard_deviation * math.sqrt(last + 1)

@@ -8,7 +8,7 @@ import pytest
 from dpserve import Head
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.messages import spelled
-from dpserve.mechanisms.gaussian_vector import whole_picorho
+from dpserve.mechanisms.gaussian_vector import mu_for, whole_picorho
 from dpserve.training.errors import BundleError, TrainingError, WrongOption
 from dpserve.training.feature_choice import QuantileFeatures
 from dpserve.training.fit import Request, fit
@@ -22,6 +22,7 @@ from dpserve.training.pay_once.prediction_sets import (
     expected_share,
     one_in,
     record_parts,
+    usual_one_in,
 )
 from dpserve.training.planning.planner import Planner
 from dpserve.training.sets_choice import sets_by_rule
@@ -202,8 +203,24 @@ def test_more_are_held_back_only_where_that_makes_sets_smaller():
     for records in (200, 500, 900, 2000, 7000, 30_000):
         for mu in (0.1, 0.3, 1.0):
             part = one_in(records, mu)
-            assert part in (4, 6, 10)
-            assert part >= 6 or expected_share(records, mu, 900) < 1
+            assert 4 <= part <= usual_one_in(records)
+            assert part == usual_one_in(records) or expected_share(records, mu, 900) < 1
+
+
+@pytest.mark.parametrize(("by", "part"), [("all", 5), ("class", 4)])
+def test_training_holds_back_what_sets_of_all_or_of_each_class_need(by, part, tmp_path):
+    kind, _ = terms("class-sums", OPTIONS["class-sums"])
+    price = whole_picorho("rho:0.036")
+    request = Request(name="m", lineage="l", kind=kind, price=price, n=2000, prediction_sets=by)
+    sets = fit(records(2000), request, tmp_path / "m", state=tmp_path).certificate.prediction_sets
+    assert sets.one_in == part == one_in(2000, mu_for(price), 2 if by == "class" else 1)
+
+
+def test_sets_are_made_by_rule_for_whatever_number_of_records_is_declared(tmp_path):
+    assert usual_one_in(10**9) == 1000
+    kind, _ = terms("class-sums", OPTIONS["class-sums"])
+    request = Request(name="m", lineage="l", kind=kind, price=WHOLE, n=10**9)
+    assert fit(records(300), request, tmp_path / "m", state=tmp_path).certificate.prediction_sets.one_in == 1000
 
 
 def test_off_holds_nothing_back(tmp_path):

@@ -159,7 +159,7 @@ class ReleaseCertificate(ProvenCertificate):
     STEPS: ClassVar[tuple[Step, ...]] = ()
     """The steps of the training, in their order: each release is one of theirs."""
 
-    format_version: Declared[Literal[4]] = 4
+    format_version: Declared[Literal[5]] = 5
     release: Declared[str]
     """Its kind: a Literal in each subclass, by which `dpserve.training.kinds.loading` finds the loader."""
     binding_key: Private[str] = Field(pattern=r"^[0-9a-f]{64}$")

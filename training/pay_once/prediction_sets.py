@@ -23,7 +23,7 @@ By = Literal["all", "class"]
 
 LEAST_RECORDS = 20_000
 """Declared number of records from which on one in ten is held back, if sets then say enough."""
-_USUAL_ONE_IN, _SMALL_ONE_IN, _LEAST_ONE_IN, _MOST_HELD = 10, 6, 4, 20_000
+_USUAL_ONE_IN, _SMALL_ONE_IN, _LEAST_ONE_IN, _MOST_ONE_IN, _MOST_HELD = 10, 6, 4, 1000, 20_000
 _ASKED, _ENOUGH = 900, 0.96
 """Sets for a coverage, in thousandths, say enough where at most such a share of like records has its class in them."""
 
@@ -44,7 +44,7 @@ class PredictionSets(Disclosed, BaseModel):
 
     by: Declared[By]
     """Whether coverage holds for all records together, or also for those of each class."""
-    one_in: Declared[int] = Field(ge=2, le=1000)
+    one_in: Declared[int] = Field(ge=2, le=_MOST_ONE_IN)
     """One in so many records, or units, was held back: the chance of each by itself."""
     mu: Declared[float] = Field(gt=0, allow_inf_nan=False)
     """The cost of the noisy counts to a record that was held back: mu-GDP."""
@@ -119,24 +119,27 @@ COUNTS = Counts()
 
 
 def one_in(records: int | None, mu: float | None = None, groups: int = 1) -> int:
-    """Return one in how many records is held back: few if sets then say enough, else one in four.
+    """Return one in how many records is held back: as few as sets need to say enough, from usual to one in four.
 
     records: declared, None where that is not known. mu: of the counts, None likewise. groups: 1 for all records
     together, else the number of classes. Where one in four would leave every class in each set, or it cannot be known,
     no more than usual are held back. One in three cost 0.04 of log loss beside one in four, in the mean of nine public
     tables of 750 to 1,700 records at epsilon 1.
     """
-    usual = _SMALL_ONE_IN if records is None or records < LEAST_RECORDS else usual_one_in(records)
     if records is None or mu is None:
-        return usual
-    shares = {part: _share_of(records / groups / part, mu, _ASKED) for part in (usual, _SMALL_ONE_IN, _LEAST_ONE_IN)}
-    enough = (part for part, share in shares.items() if share <= _ENOUGH)
-    return next(enough, _LEAST_ONE_IN if shares[_LEAST_ONE_IN] < 1 else usual)
+        return usual_one_in(records)
+    of_group = records / groups
+    if _share_of(of_group / _LEAST_ONE_IN, mu, _ASKED) >= 1:
+        return usual_one_in(records)
+    enough = _margin(mu, _ASKED) / (_ENOUGH - _ASKED / PER_MILLE)
+    return min(max(int(of_group / enough), _LEAST_ONE_IN), usual_one_in(records))
 
 
-def usual_one_in(records: int) -> int:
-    """Return one in how many of LEAST_RECORDS or more is held back where sets say enough. records: declared."""
-    return max(_USUAL_ONE_IN, records // _MOST_HELD)
+def usual_one_in(records: int | None) -> int:
+    """Return one in how many records is held back where sets then say enough. records: declared, or None."""
+    if records is None or records < LEAST_RECORDS:
+        return _SMALL_ONE_IN
+    return min(max(records // _MOST_HELD, _USUAL_ONE_IN), _MOST_ONE_IN)
 
 
 def expected_share(records: int, mu: float, coverage: int) -> float:
@@ -149,8 +152,12 @@ def expected_share(records: int, mu: float, coverage: int) -> float:
 
 
 def _share_of(held: float, mu: float, coverage: int) -> float:
-    margin = margins(PrefixSums(mu, 1, len(SETS)), coverage, 1)
-    return min(1.0, coverage / PER_MILLE + margin[len(margin) // 2] / held)
+    return min(1.0, coverage / PER_MILLE + _margin(mu, coverage) / held)
+
+
+def _margin(mu: float, coverage: int) -> float:
+    of_cells = margins(PrefixSums(mu, 1, len(SETS)), coverage, 1)
+    return of_cells[len(of_cells) // 2]
 
 
 def mean_size(probabilities: Floats, y: Integers, share: float) -> float:
