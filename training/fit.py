@@ -33,7 +33,7 @@ from dpserve.training.inputs.records import Declaration, Records, check_declared
 from dpserve.training.kinds import registry as kinds
 from dpserve.training.kinds.kind import NEEDED_N, Ability, Job, Kind, declared_count, needed_price
 from dpserve.training.options import Options, option
-from dpserve.training.pay_once.prediction_sets import By
+from dpserve.training.pay_once.prediction_sets import By, groups_of
 from dpserve.training.pay_once.prediction_sets import one_in as one_in_of
 from dpserve.training.planning.planner import PLANNED_KIND, Planner
 from dpserve.training.sets_choice import sets_by_rule
@@ -253,8 +253,7 @@ def _train_with_sets(job: Job, records: Records, request: Request, by: By) -> Pr
     # Other trainings should not wait for what these import.
     from dpserve.training.holding_back import hold_back, with_sets
 
-    groups = 1 if by == "all" else len(records.declaration.classes)
-    one_in = one_in_of(job.n, _mu_of(request), groups)
+    one_in = one_in_of(job.n, _mu_of(request), groups_of(by, len(records.declaration.classes)))
     training, held = hold_back(records, one_in, job.randomness)
     # It was declared of all records, and about one in `one_in` of them trains nothing.
     n = None if job.n is None else max(1, job.n * (one_in - 1) // one_in)

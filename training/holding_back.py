@@ -21,7 +21,7 @@ from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.registry import pay_once
 from dpserve.training.pay_once.certificate import ReleaseCertificate
 from dpserve.training.pay_once.model import ReleasedModel
-from dpserve.training.pay_once.prediction_sets import COUNTS, By, counts_of, record_parts, release_sets
+from dpserve.training.pay_once.prediction_sets import COUNTS, By, counts_of, groups_of, record_parts, release_sets
 
 
 def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[SummedRecords, Records]:
@@ -60,8 +60,8 @@ def with_sets(draft: Path, out: Path, held: Records, by: By, one_in: int, random
     assert model is not None
     certificate, tensors = load_sealed(draft, type(model.certificate))
     own = own_probabilities(model, held)
-    classes = len(certificate.classes)
-    counts = counts_of(own, held.y, record_parts(held.units, len(held)), 1 if by == "all" else classes)
+    groups = groups_of(by, len(certificate.classes))
+    counts = counts_of(own, held.y, record_parts(held.units, len(held)), groups)
     mu = mu_for(min(picorho.budget(certificate.whole_cost().rho), LARGEST_PRICE))
     with during(COUNTS.name, randomness):
         sets = release_sets(counts, mu, one_in, randomness)

@@ -105,7 +105,7 @@ class Counts(Step):
         sets, classes = certificate.prediction_sets, len(certificate.classes)
         if sets is None:
             return Cost()
-        if len(sets.released) != (1 if sets.by == "all" else classes):
+        if len(sets.released) != groups_of(sets.by, classes):
             raise ValueError(f"prediction sets count all records together, or those of {classes} classes apart")
         return sets.sums.cost
 
@@ -118,21 +118,27 @@ class Counts(Step):
 COUNTS = Counts()
 
 
+def groups_of(by: By, classes: int) -> int:
+    """Return into how many groups records are counted: one of all, or one of each class."""
+    return 1 if by == "all" else classes
+
+
 def one_in(records: int | None, mu: float | None = None, groups: int = 1) -> int:
     """Return one in how many records is held back: as few as sets need to say enough, from usual to one in four.
 
-    records: declared, None where that is not known. mu: of the counts, None likewise. groups: 1 for all records
-    together, else the number of classes. Where one in four would leave every class in each set, or it cannot be known,
-    no more than usual are held back. One in three cost 0.04 of log loss beside one in four, in the mean of nine public
-    tables of 750 to 1,700 records at epsilon 1.
+    records: declared, None where that is not known. mu: of the counts, None likewise. groups: of `groups_of`.
+    Where one in four would leave every class in each set, or it cannot be known, no more than usual are held back. One
+    in three cost 0.04 of log loss beside one in four, in the mean of nine public tables of 750 to 1,700 records at
+    epsilon 1.
     """
+    usual = usual_one_in(records)
     if records is None or mu is None:
-        return usual_one_in(records)
-    of_group = records / groups
-    if _share_of(of_group / _LEAST_ONE_IN, mu, _ASKED) >= 1:
-        return usual_one_in(records)
-    enough = _margin(mu, _ASKED) / (_ENOUGH - _ASKED / PER_MILLE)
-    return min(max(int(of_group / enough), _LEAST_ONE_IN), usual_one_in(records))
+        return usual
+    of_group, margin, asked = records / groups, _margin(mu, _ASKED), _ASKED / PER_MILLE
+    if asked + margin / (of_group / _LEAST_ONE_IN) >= 1:
+        return usual
+    enough = margin / (_ENOUGH - asked)
+    return min(max(int(of_group / enough), _LEAST_ONE_IN), usual)
 
 
 def usual_one_in(records: int | None) -> int:
@@ -148,10 +154,7 @@ def expected_share(records: int, mu: float, coverage: int) -> float:
     It is what `coverage.least_probabilities` asks of noisy counts, with the margin of the middle cell.
     records: in all, of which one in `one_in` is held back. mu: of the counts. coverage: in thousandths.
     """
-    return _share_of(records / one_in(records, mu), mu, coverage)
-
-
-def _share_of(held: float, mu: float, coverage: int) -> float:
+    held = records / one_in(records, mu)
     return min(1.0, coverage / PER_MILLE + _margin(mu, coverage) / held)
 
 
@@ -190,7 +193,7 @@ def counts_of(own: Floats, y: Integers, parts: Integers, groups: int) -> Integer
     """Return the counts of records, (groups, cells), in whole steps of 2^-14.
 
     own: (n,), the probability that the model gives each record's class. y: (n,), the classes. parts: (n,), as
-    `record_parts` has them. groups: 1 for all records together, else the number of classes.
+    `record_parts` has them. groups: of `groups_of`.
     """
     counts = np.zeros((groups, len(SETS)), dtype=np.int64)
     np.add.at(counts, (y if groups > 1 else np.zeros_like(y), SETS.of(own)), parts)
