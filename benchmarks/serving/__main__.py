@@ -28,7 +28,7 @@ def main() -> None:
     """Measure, print the tables, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="ours and plain only, a short round; writes nothing")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1.0, help="of load for a contender in a setting and a round")
     parser.add_argument("--part", action="append", choices=PARTS, help="measure this part; repeatable [default: all]")
     parser.add_argument("--peers", type=Path, default=Path(".bench"), help="where the peers' environments are kept")

@@ -1,14 +1,16 @@
-"""Contenders take turns, one at a time on an otherwise idle machine; a round of each before the next of any."""
+"""Contenders take turns, one at a time on an otherwise idle machine; a turn of each before the next of any."""
 
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.serving.contenders import Contender, Endpoint
 from benchmarks.serving.figures import MANY, Figures, Idle, Measured, Setting, idle, medians
 from benchmarks.serving.load import Round, load
-from benchmarks.serving.processes import Use, busy_seconds, children_seconds
+from benchmarks.serving.processes import busy_seconds, children_seconds
 
 _SECONDS_TO_WARM = 1.0
 _QUIET_CORES = 0.15
@@ -25,30 +27,35 @@ def compare(
 ) -> tuple[dict[str, dict[str, Figures]], dict[str, Idle]]:
     """Return the medians by setting and contender, and idle memory by contender. Raises RuntimeError.
 
-    Each round starts each contender anew in a folder of its own, checks that it answers rightly, and loads it in each
-    setting for `seconds`. What was measured while something else took the machine is measured again, up to `times`.
+    Each contender is first started alone, for its memory, in a folder of its own. Then all run, and one is asked at a
+    time: in a round they take turns in each setting, for `seconds` each, so that what is compared was measured some
+    seconds apart, on a machine that changes by the minute. What was measured while something else took the machine is
+    measured again, up to `times`.
     """
-    measured: dict[tuple[str, str], list[Measured]] = {}
-    starts: dict[str, list[list[Use]]] = {}
-    for number in range(rounds):
-        for position, contender in enumerate(chosen):
-            print(f"round {number + 1} of {rounds}: {contender.name}", file=sys.stderr)
-            home = folder / f"{number}-{position}"
-            home.mkdir()
-            with contender.start(home) as endpoint:
-                starts.setdefault(contender.name, []).append(endpoint.server.use())
-                endpoint.check()
-                warm(endpoint)
-                for setting in settings:
+    measured: dict[str, dict[str, list[Measured]]] = {}
+    with ExitStack() as running:
+        alone, asked = {}, []
+        for contender in chosen:
+            with contender.start(_new_folder(folder)) as endpoint:
+                alone[contender.name] = idle(endpoint.server.use())
+        for contender in chosen:
+            endpoint = running.enter_context(contender.start(_new_folder(folder)))
+            endpoint.check()
+            warm(endpoint)
+            asked.append((contender, endpoint))
+        for number in range(rounds):
+            for setting in settings:
+                print(f"round {number + 1} of {rounds}: {setting}", file=sys.stderr)
+                for contender, endpoint in asked:
                     if setting.npy and not contender.npy:
                         continue
-                    measured.setdefault((contender.name, str(setting)), []).append(
-                        measure_undisturbed(endpoint, setting, seconds, times)
-                    )
-    results: dict[str, dict[str, Figures]] = {}
-    for (name, setting_name), seen in measured.items():
-        results.setdefault(setting_name, {})[name] = medians(seen)
-    return results, {name: idle(uses) for name, uses in starts.items()}
+                    seen = measured.setdefault(str(setting), {}).setdefault(contender.name, [])
+                    seen.append(measure_undisturbed(endpoint, setting, seconds, times))
+    return {setting: {name: medians(seen) for name, seen in all_.items()} for setting, all_ in measured.items()}, alone
+
+
+def _new_folder(within: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=within))
 
 
 def warm(endpoint: Endpoint) -> None:

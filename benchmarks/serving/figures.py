@@ -84,7 +84,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Idle:
-    """Medians of a contender's memory before the first request, in MiB.
+    """A contender's memory before the first request, in MiB.
 
     total: of all its processes, each shared page counted once; worker: the largest process by itself, with all that it
     maps.
@@ -116,12 +116,9 @@ def medians(rounds: Sequence[Measured]) -> Figures:
     )
 
 
-def idle(starts: Sequence[Sequence[Use]]) -> Idle:
-    """Return the medians of what a contender's processes held when it had just started."""
-    return Idle(
-        statistics.median(sum(use.share for use in uses) for uses in starts),
-        statistics.median(max(use.resident for use in uses) for uses in starts),
-    )
+def idle(uses: Sequence[Use]) -> Idle:
+    """Return what a contender's processes held when it had just started."""
+    return Idle(sum(use.share for use in uses), max(use.resident for use in uses))
 
 
 def ratio(value: float, other: float) -> float:

@@ -55,7 +55,7 @@ def test_medians_are_of_rounds_and_not_of_each_other():
 
 
 def test_idle_memory_counts_shared_pages_once_and_a_worker_by_itself():
-    assert idle([[use(0, resident=80, share=50), use(0, resident=30, share=10)]]) == Idle(60, 80)
+    assert idle([use(0, resident=80, share=50), use(0, resident=30, share=10)]) == Idle(60, 80)
 
 
 def test_a_ratio_to_nothing_is_infinite():
