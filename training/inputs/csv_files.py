@@ -52,22 +52,28 @@ class CsvFile(TablePart):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, every value as text."""
+        done = 0
+        invalid: list[pa_csv.InvalidRow] = []
         with self._opened() as (raw, text):
             try:
-                for data in self._reader(text, [], threads=True):
+                for data in self._reader(text, invalid):
                     self._share = min(raw.bytes / self._size, 1.0)
                     if text.holds_nul:
                         break
                     yield data
+                    done += data.num_rows
             except (pa.ArrowException, OSError) as error:
-                self._refuse(error)
+                self._refuse(error, invalid, done)
             if text.holds_nul:
                 raise DataError(f"{self.name}, line {self._line_of_nul()}: holds a NUL character, which is no text")
             if text.quotes % 2:
                 raise DataError(f"{self.name}: {self._unclosed()}")
 
-    def _reader(self, text: "_Counted", invalid: list[pa_csv.InvalidRow], *, threads: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. invalid: is given the first row with too many or too few values, if there is one."""
+    def _reader(self, text: "_Counted", invalid: list[pa_csv.InvalidRow]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. invalid: is given the first row with too many or too few values, if there is one.
+
+        One thread parses, which counts rows: what becomes of the values takes longer than two would save.
+        """
 
         def refuse(row: pa_csv.InvalidRow) -> str:
             invalid.append(row)
@@ -78,7 +84,7 @@ class CsvFile(TablePart):
             yield from pa_csv.open_csv(
                 pa.PythonFile(_Lent(text, returned), "r"),
                 pa_csv.ReadOptions(
-                    use_threads=threads, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
+                    use_threads=False, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
                 ),
                 pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
                 pa_csv.ConvertOptions(
@@ -125,16 +131,8 @@ class CsvFile(TablePart):
             return f"a quote is opened and not closed after line {number}"
         return 'a value holds a single ": write it as "" in quotes'
 
-    def _refuse(self, first: Exception) -> None:
-        """Say what Arrow refuses, and where. Reads the file again by one thread, which alone counts rows."""
-        error, done = first, 0
-        invalid: list[pa_csv.InvalidRow] = []
-        try:
-            with self._opened() as (_, again):
-                for data in self._reader(again, invalid, threads=False):
-                    done += data.num_rows
-        except (pa.ArrowException, OSError) as second:
-            error = second
+    def _refuse(self, error: Exception, invalid: list[pa_csv.InvalidRow], done: int) -> None:
+        """Say what Arrow refuses, and where: behind so many rows."""
         text = str(error)
         if invalid:
             row = invalid[0]
