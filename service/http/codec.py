@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from dpserve.accounting.arrays import Floats
@@ -72,6 +73,14 @@ _Parsed = TypeVar("_Parsed")
 Rows = Sequence[list[float] | dict[str, Value]] | NDArray[np.floating[Any]]
 
 
+def json_of(values: NDArray[Any]) -> Any:
+    """Return an array of finite numbers, or of booleans, for msgspec to write where lists of them are declared.
+
+    No number becomes a Python object: that takes less than half of the time.
+    """
+    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY))
+
+
 def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
     """Return what a request was charged."""
     charge, currency = prediction.charge, prediction.charge.balance.budget.currency
@@ -133,7 +142,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[bytes, byte
 def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
     noise, scale, undecided = uncertainty.noise, uncertainty.scale, uncertainty.undecided
-    lower, upper = (None, None) if (ends := uncertainty.intervals) is None else (end.tolist() for end in ends)
+    lower, upper = (None, None) if (ends := uncertainty.intervals) is None else map(json_of, ends)
     return AnswerNoiseOut(
         law=noise.law_name,
         on=noise.on,
@@ -221,7 +230,7 @@ class RowsCodec:
                 headers[SETS] = _encode(sets_out(predictor, prediction, request.coverage, of_rows=False))
             return npy.npy_of(prediction.values), headers
         values = prediction.values
-        predictions: Any = values.tolist() if predictor.outputs.classes else predictor.outputs.objects(values)
+        predictions: Any = json_of(values) if predictor.outputs.classes else predictor.outputs.objects(values)
         response = PredictResponse(
             predictions,
             receipt_of(predictor, prediction),

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from dpserve.accounting.arrays import Floats
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.laws import COVERAGE
-from dpserve.service.http.codec import budget_of, check_members, headers_of, malformed_json, members_around, receipt_of
+from dpserve.service.http.codec import (
+    budget_of,
+    check_members,
+    headers_of,
+    json_of,
+    malformed_json,
+    members_around,
+    receipt_of,
+)
 from dpserve.service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
 from dpserve.service.http.numbers import numbers
 from dpserve.service.http.predictions import Reply
@@ -144,7 +152,7 @@ class OpenInferenceCodec:
                 output.parameters = {"binary_data_size": tensor.nbytes}
                 raw += tensor.tobytes()
             else:
-                output.data = tensor.ravel().tolist()
+                output.data = json_of(tensor.ravel())
             outputs.append(output)
         response = InferResponse(
             predictor.name,
