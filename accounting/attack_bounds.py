@@ -11,11 +11,11 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from dpserve.accounting import compositions, conversions, domains, identifiability, tradeoff
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.disclosure import ASKED, Asked, Disclosed
+from dpserve.accounting.disclosure import ASKED, Asked, DisclosedModel
 from dpserve.accounting.losses import Composition, Cost, GaussianLoss, composition_of, without_coins
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05, 0.1, 0.5)
@@ -26,7 +26,7 @@ _LARGEST_CURVE_EPSILON = 500.0
 """Beyond it a curve says nothing about the rates shown, and its exponentials overflow."""
 
 
-class Identifiability(Disclosed, BaseModel, frozen=True):
+class Identifiability(DisclosedModel):
     """Bounds on beliefs about one record and on attacks, rounded up; see `dpserve.accounting.identifiability`."""
 
     posterior_belief_bound: Asked[
@@ -43,14 +43,14 @@ class Identifiability(Disclosed, BaseModel, frozen=True):
     ]
 
 
-class AttackPower(Disclosed, BaseModel, frozen=True):
+class AttackPower(DisclosedModel):
     """The largest true positive rate of any attack with this false positive rate."""
 
     false_positive_rate: Asked[float]
     true_positive_rate_bound: Annotated[float, ASKED, Field(description="1 - f(false positive rate), rounded up")]
 
 
-class AttackReading(Disclosed, BaseModel, frozen=True):
+class AttackReading(DisclosedModel):
     """Conclusions from the exact rates of an attack; for estimated rates, give the ends of their intervals."""
 
     true_positive_rate: Asked[float]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 
 class Reader(IntEnum):
@@ -106,6 +106,12 @@ def _own(cls: type) -> Iterator[tuple[str, Disclosure]]:
 def _disclosures(annotation: object) -> list[Disclosure]:
     """Return the types of disclosure that a field's annotation has."""
     return [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Disclosure)]
+
+
+class DisclosedModel(Disclosed, BaseModel):
+    """Base of models that leave. What validates one is made at its first use: a process never uses most of them."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from dpserve.accounting import analyses, domains, sampling_error
 from dpserve.accounting.attack_bounds import (
@@ -24,7 +24,7 @@ from dpserve.accounting.attack_bounds import (
     reading_of_attack,
 )
 from dpserve.accounting.budgets import Accepts, Scope
-from dpserve.accounting.disclosure import ASKED, Asked, Disclosed
+from dpserve.accounting.disclosure import ASKED, Asked, DisclosedModel
 from dpserve.accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -47,8 +47,8 @@ from dpserve.accounting.report import (
 )
 
 
-class _Frozen(Disclosed, BaseModel):
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+class _Frozen(DisclosedModel):
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
 class Release(_Frozen):

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from dpserve.accounting import identifiability, picorho
 from dpserve.accounting.budgets import UNPROVEN, Accepts, Budget, Scope
 from dpserve.accounting.currency import EPSILON, RHO
-from dpserve.accounting.disclosure import ASKED, DECLARED, Asked, Declared, Disclosed
+from dpserve.accounting.disclosure import ASKED, DECLARED, Asked, Declared, DisclosedModel
 from dpserve.accounting.losses import Cost
 
 
-class Amount(Disclosed, BaseModel, frozen=True):
+class Amount(DisclosedModel):
     """An amount of privacy loss, as rho and as epsilon at the report's delta."""
 
     rho: Asked[
@@ -38,7 +38,7 @@ class Amount(Disclosed, BaseModel, frozen=True):
     ]
 
 
-class Remaining(Disclosed, BaseModel, frozen=True):
+class Remaining(DisclosedModel):
     """The amounts that may still be spent."""
 
     rho: Asked[
@@ -58,7 +58,7 @@ class Remaining(Disclosed, BaseModel, frozen=True):
     ]
 
 
-class RowPrice(Disclosed, BaseModel, frozen=True):
+class RowPrice(DisclosedModel):
     """The cost of the answer to one row."""
 
     rho: Annotated[float, DECLARED, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
@@ -70,7 +70,7 @@ class RowPrice(Disclosed, BaseModel, frozen=True):
     ]
 
 
-class Bound(Disclosed, BaseModel, frozen=True):
+class Bound(DisclosedModel):
     """An upper bound as things stand, and once the whole budget is spent."""
 
     now: Asked[
@@ -94,7 +94,7 @@ class Bound(Disclosed, BaseModel, frozen=True):
     ]
 
 
-class RaisedReport(Disclosed, BaseModel, frozen=True):
+class RaisedReport(DisclosedModel):
     """That the limit was raised after answers were given, and what is proved all the same."""
 
     times: Annotated[int, ASKED, Field(ge=1, description="how often the limit came to be higher than ever before")]
@@ -112,7 +112,7 @@ class RaisedReport(Disclosed, BaseModel, frozen=True):
     ]
 
 
-class AccountReport(Disclosed, BaseModel, frozen=True):
+class AccountReport(DisclosedModel):
     """One account: limit, spent, remaining, price, queries left, and what it means for one record.
 
     `posterior_belief_bound`: someone who holds it for even odds that a given record is in the data, and knows

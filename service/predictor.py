@@ -21,11 +21,11 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dpserve.accounting.arrays import Floats, Mask
 from dpserve.accounting.currency import Currency
-from dpserve.accounting.disclosure import Declared, Disclosed, Reader, shown
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Reader, shown
 from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.ledger import (
     BlockAccount,
@@ -177,10 +177,8 @@ class Standing:
     answers_left: int | None = None
 
 
-class ServedModel(Disclosed, BaseModel):
+class ServedModel(DisclosedModel):
     """The members of `GET /models/NAME` beside the certificate. price: of a pay-once model."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: Declared[str]
     mechanism: Declared[str]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.disclosure import Disclosed, Released
+from dpserve.accounting.disclosure import DisclosedModel, Released
 from dpserve.training.intervals import CONFIDENCE, Interval, ratio_interval
 
 MOST_CLASSES_APART = 10
@@ -21,10 +21,10 @@ CELLS = len(LEVELS) + 1
 """A record is counted in the cell of the first of LEVELS whose set holds its class, or in the last for none."""
 
 
-class CoverageAt(Disclosed, BaseModel):
+class CoverageAt(DisclosedModel):
     """Prediction sets of one coverage. reached: the share of held-out records whose sets hold their class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     asked: Annotated[float, Released("evaluation")]
     reached: Annotated[Interval, Released("evaluation")]

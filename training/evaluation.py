@@ -57,10 +57,10 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.disclosure import Declared, Disclosed, Released
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Released
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import GaussianVector, mu_for
 from dpserve.mechanisms.randomness import Randomness
@@ -244,10 +244,10 @@ class Law:
         return term
 
 
-class CalibrationBin(Disclosed, BaseModel):
+class CalibrationBin(DisclosedModel):
     """One bin of the likeliest class's probability: how many records lie in it, and the share of them that is right."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     lower: Annotated[float, Released("evaluation")]
     upper: Annotated[float, Released("evaluation")]
@@ -255,10 +255,10 @@ class CalibrationBin(Disclosed, BaseModel):
     right: Annotated[Interval, Released("evaluation")]
 
 
-class Evaluation(Disclosed, BaseModel):
+class Evaluation(DisclosedModel):
     """A released evaluation: may be published. `released` holds all that was drawn; the figures follow from it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     format_version: Declared[Literal[1]] = 1
     evaluation_id: Declared[str] = Field(pattern=r"^[0-9a-f]{32}$")

@@ -4,20 +4,20 @@ import math
 from statistics import NormalDist
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
-from dpserve.accounting.disclosure import Disclosed, Released
+from dpserve.accounting.disclosure import DisclosedModel, Released
 
 CONFIDENCE = 0.95
 
 
-class Interval(Disclosed, BaseModel):
+class Interval(DisclosedModel):
     """An estimate, its standard error and the ends of an interval that holds the true value with CONFIDENCE.
 
     The true value is that of the held-out records; what other records would have given is not in the interval.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     estimate: Annotated[float, Released("evaluation")]
     standard_error: Annotated[float, Released("evaluation")]

@@ -77,7 +77,9 @@ def range_of(field: FieldInfo) -> dict[str, Any]:
 class Options(BaseModel):
     """Base of options."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False, defer_build=True
+    )
     panel: ClassVar[str | None] = None
     """The section of the command line's help that these options stand in, where a field says no other."""
 

@@ -14,10 +14,10 @@ from statistics import fmean
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from dpserve.accounting.arrays import Floats, Integers
-from dpserve.accounting.disclosure import Disclosed, Released
+from dpserve.accounting.disclosure import DisclosedModel, Released
 from dpserve.mechanisms import grid
 from dpserve.mechanisms.prefix_sums import WHOLE, coefficients, inverse_coefficients
 from dpserve.training.intervals import CONFIDENCE, Interval, ratio_interval
@@ -31,10 +31,10 @@ SIZE = 2 * CELLS
 """Numbers that are released for a curve: prefix sums of the rest, and of the class."""
 
 
-class RocPoint(Disclosed, BaseModel):
+class RocPoint(DisclosedModel):
     """A point of the curve: whoever is as likely as `threshold` or likelier counts as of the class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     threshold: Annotated[float, Released("evaluation")]
     false_positives: Annotated[Interval, Released("evaluation")]
@@ -43,19 +43,19 @@ class RocPoint(Disclosed, BaseModel):
     """The share of the class that is."""
 
 
-class Roc(Disclosed, BaseModel):
+class Roc(DisclosedModel):
     """The ROC curve, and the area below it for probabilities that are rounded to cells."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     area: Annotated[Interval, Released("evaluation")]
     points: Annotated[tuple[RocPoint, ...], Released("evaluation")]
 
 
-class Areas(Disclosed, BaseModel):
+class Areas(DisclosedModel):
     """The areas below the curves of each class against the rest, and their mean: all of them hold together."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     by_class: Annotated[tuple[Interval, ...], Released("evaluation")]
     mean: Annotated[Interval, Released("evaluation")]

@@ -22,7 +22,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from dpserve.accounting.acts import ACTS, OwnerAct
-from dpserve.accounting.disclosure import Asked, Disclosed
+from dpserve.accounting.disclosure import Asked, DisclosedModel
 from dpserve.accounting.explanation import AccountExplanation, explain_account
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.ledger import (
@@ -92,7 +92,7 @@ class TrailRequest(SignedRequest):
 _TRAIL = TypeAdapter(TrailRequest)
 
 
-class ActOut(Disclosed, BaseModel):
+class ActOut(DisclosedModel):
     """The effect of an act; for a dry run, the effect that it would have."""
 
     done: Asked[bool]

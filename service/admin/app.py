@@ -21,9 +21,8 @@ import uvicorn
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
-from pydantic import BaseModel
 
-from dpserve.accounting.disclosure import Asked, Disclosed
+from dpserve.accounting.disclosure import Asked, DisclosedModel
 from dpserve.accounting.ledger import (
     Account,
     ClientAccount,
@@ -60,7 +59,7 @@ ADMIN_KEY = "the owner's admin key"
 _ADMIN_KEY = HTTPBearer(auto_error=False, scheme_name="Admin key")
 
 
-class AccountOut(Disclosed, BaseModel):
+class AccountOut(DisclosedModel):
     """The part that every account has. created: seconds since the epoch."""
 
     created: Asked[float]
@@ -82,7 +81,7 @@ class LineageOut(AccountOut):
     newest_receipt: Asked[int]
 
 
-class KeyOut(Disclosed, BaseModel):
+class KeyOut(DisclosedModel):
     """One API key; nothing here opens anything. expires: seconds since the epoch; null for never."""
 
     id: Asked[str]
@@ -90,7 +89,7 @@ class KeyOut(Disclosed, BaseModel):
     expires: Asked[int | None]
 
 
-class ModelCostOut(Disclosed, BaseModel):
+class ModelCostOut(DisclosedModel):
     """The price of a pay-once model for a client that has not paid. admitted: whether the accounts pay for it now.
 
     shown_cost: by how much the client's account would grow in the currency `shown_in`; null where it never pays for it.
@@ -100,7 +99,7 @@ class ModelCostOut(Disclosed, BaseModel):
     admitted: Asked[bool]
 
 
-class StandingOut(Disclosed, BaseModel):
+class StandingOut(DisclosedModel):
     """A client's share in one served model.
 
     paid: whether it has paid for a pay-once model; null of another. price: what that costs it, until it has paid.
@@ -128,7 +127,7 @@ class ClientOut(AccountOut):
     models: Asked[list[StandingOut]]
 
 
-class ClientsOut(Disclosed, BaseModel):
+class ClientsOut(DisclosedModel):
     """A page of clients, of `total` that match.
 
     next_after: ask for the next page with this as `after`; null if there is none.
@@ -147,7 +146,7 @@ class GroupOut(AccountOut):
     members: Asked[int]
 
 
-class ChargedModelOut(Disclosed, BaseModel):
+class ChargedModelOut(DisclosedModel):
     """A lineage's charges for one model by one mechanism, or for a pay-once model.
 
     model: its random id. name: that of a model that is served here, or null. spent: in what the account counts. first,
@@ -164,7 +163,7 @@ class ChargedModelOut(Disclosed, BaseModel):
     blocks: Asked[tuple[str, ...]]
 
 
-class ChargedModelsOut(Disclosed, BaseModel):
+class ChargedModelsOut(DisclosedModel):
     """The models that a lineage paid for. complete: whether all receipts were read; if not, ask again."""
 
     complete: Asked[bool]
@@ -179,7 +178,7 @@ class BlockOut(AccountOut):
     models: Asked[list[ChargedModelOut]]
 
 
-class BlocksOut(Disclosed, BaseModel):
+class BlocksOut(DisclosedModel):
     """The blocks of a lineage, by name. complete: whether all receipts were read for their models."""
 
     complete: Asked[bool]

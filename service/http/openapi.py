@@ -70,7 +70,6 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 def describe(app: FastAPI, models: Models) -> None:
     """Add the document of the default model, without one of the first; and each model's."""
-    _bodies()
     made: WeakKeyDictionary[Predictor, dict[str, Any]] = WeakKeyDictionary()
 
     def document_of(predictor: Predictor) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 
 from dpserve.accounting.budgets import Budget
-from dpserve.accounting.disclosure import Declared, Disclosed, Private, Reader, shown
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Private, Reader, shown
 from dpserve.accounting.ledger.receipts import checked_blocks
 from dpserve.training.bundles.sealing import DEFAULT_KIND, SealedCertificate
 from dpserve.training.errors import BundleError
@@ -300,11 +300,11 @@ class ModelCertificate(SealedCertificate):
         return shown(self, Reader.STRANGER)
 
 
-class Convexified(Disclosed, BaseModel):
+class Convexified(DisclosedModel):
     """The convexified objective's part of a certificate
     (`dpserve.training.fitting.sensitivity.convexified_sensitivity`)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     alpha: Declared[float] = Field(ge=SMALLEST_ALPHA, le=LARGEST_ALPHA)
     least_records: Declared[int] = Field(ge=2, le=MOST_LEAST_RECORDS)

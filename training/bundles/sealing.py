@@ -17,12 +17,12 @@ from typing import Annotated, Any, Self, TypeVar
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.disclosure import Disclosed, Private
+from dpserve.accounting.disclosure import DisclosedModel, Private
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.accounting.messages import Message
 from dpserve.accounting.whole_files import write_new_folder
@@ -52,10 +52,10 @@ _Word = Annotated[str, msgspec.Meta(max_length=64)]
 Tensors = dict[str, NDArray[np.generic]]
 
 
-class SealedCertificate(Disclosed, BaseModel):
+class SealedCertificate(DisclosedModel):
     """The fields that seal a certificate into the weights that it describes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     weights_sha256: Private[str] = Field(default="0" * 64, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of model.safetensors; zero until that is written. Private."""

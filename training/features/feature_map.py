@@ -48,10 +48,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.disclosure import Declared, Disclosed
+from dpserve.accounting.disclosure import Declared, DisclosedModel
 from dpserve.accounting.losses import PrivacyLoss
 from dpserve.training.devices import Matrix
 from dpserve.training.errors import BundleError
@@ -64,10 +64,10 @@ NORM_BOUND = 1.0
 """R: no row's features are longer than this, whatever the map."""
 
 
-class FeatureMap(Disclosed, BaseModel):
+class FeatureMap(DisclosedModel):
     """The common fields of all maps; also a map's part of the certificate."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     lower: Declared[Several[float]]
     """The declared lower bound of each of the d features."""

@@ -23,10 +23,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.disclosure import Declared, Disclosed, Released
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Released
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.picorho import to_rho
 from dpserve.mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, least_price, mu_for
@@ -55,10 +55,10 @@ EVEN_CUTS = tuple(part / MOST_PARTS for part in range(1, MOST_PARTS))
 """The cuts of a number of which nothing was released, in shares of its range."""
 
 
-class QuantileRelease(Disclosed, BaseModel):
+class QuantileRelease(DisclosedModel):
     """The noisy quantiles of all numbers, as a feature map and so a certificate has them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     mu: Declared[float] = Field(gt=0, allow_inf_nan=False)
     """The cost of the noisy counts: mu-GDP."""

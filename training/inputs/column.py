@@ -33,14 +33,13 @@ from typing import Any, Self
 
 import numpy as np
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     model_validator,
 )
 
 from dpserve.accounting.arrays import Floats, Mask
-from dpserve.accounting.disclosure import Declared, Disclosed
+from dpserve.accounting.disclosure import Declared, DisclosedModel
 from dpserve.training.fields import Several
 
 LONGEST_NUMBER = 1_077
@@ -70,10 +69,10 @@ class ValueRefused(ValueError):
     """A value does not fit its column. Says in words what it is: "'old' is not a number". Private, as the value is."""
 
 
-class Column(Disclosed, BaseModel):
+class Column(DisclosedModel):
     """The common fields of all columns; also a column's part of the certificate."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     name: Declared[str] = Field(min_length=1)
     required: Declared[bool] = False

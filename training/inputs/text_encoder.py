@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.disclosure import Declared, Disclosed
+from dpserve.accounting.disclosure import Declared, DisclosedModel
 from dpserve.accounting.faults_in_words import in_words
 from dpserve.training.errors import BundleError, DataError, extra
 from dpserve.training.onnx_runtime import first_line, open_session
@@ -62,14 +62,14 @@ _PUBLIC_TEXTS = (
 )
 
 
-class TextEncoding(Disclosed, BaseModel):
+class TextEncoding(DisclosedModel):
     """Which public encoder a text is encoded with, and how.
 
     name: its folder's, which says it to people. tokens: the most that count of a text, those that mark its ends
     included. width: numbers of a vector.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     name: Declared[str] = Field(min_length=1, max_length=255)
     model_sha256: Declared[str] = Field(pattern=r"^[0-9a-f]{64}$")

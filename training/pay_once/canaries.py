@@ -27,10 +27,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from dpserve.accounting.arrays import Floats, Integers, Mask
-from dpserve.accounting.disclosure import Declared, Disclosed, Released
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Released
 from dpserve.mechanisms.randomness import Randomness
 from dpserve.training.errors import BundleError
 from dpserve.training.inputs.sums import LocalSums, Rows, of_rows
@@ -49,10 +49,10 @@ _COINS, _NONCE_NAME, _RELEASED = "canaries.coins", "canaries.nonce", "canaries.r
 ESTIMATOR: Literal["difference of mean scores, by a noncentral t"] = "difference of mean scores, by a noncentral t"
 
 
-class Canaries(Disclosed, BaseModel):
+class Canaries(DisclosedModel):
     """The canaries of a run as its certificate lists them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     number: Declared[int] = Field(ge=LEAST, le=MOST)
     commitment: Declared[str] = Field(pattern=r"^[0-9a-f]{64}$")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from dpserve.accounting import sampling_error
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.disclosure import Declared, Disclosed, Private, Released
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Private, Released
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.gaussian_vector import GaussianVector
 from dpserve.training.bundles.certificate import (
@@ -74,10 +74,10 @@ CHOSEN_ASSUMPTIONS = (
 """Further assumptions of a model that was chosen among several."""
 
 
-class ChosenAmong(Disclosed, BaseModel):
+class ChosenAmong(DisclosedModel):
     """The choice of a model among several of one kind, all of them paid for (`dpserve.training.choosing`)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     option: Declared[str]
     candidates: Declared[Several[str]] = Field(min_length=2, max_length=MOST_CANDIDATES)

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from dpserve.accounting.arrays import Floats, Integers, Mask
-from dpserve.accounting.disclosure import Declared, Disclosed, Released
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Released
 from dpserve.accounting.losses import Cost
 from dpserve.mechanisms.prefix_sums import WHOLE, PrefixSums
 from dpserve.mechanisms.randomness import Randomness
@@ -37,10 +37,10 @@ ASSUMPTIONS = (
 """Further assumptions of a model with prediction sets."""
 
 
-class PredictionSets(Disclosed, BaseModel):
+class PredictionSets(DisclosedModel):
     """Prediction sets of a pay-once model: what was released of the records held back."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     by: Declared[By]
     """Whether coverage holds for all records together, or also for those of each class."""

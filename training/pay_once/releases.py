@@ -7,9 +7,9 @@ before gave; releases of records that were kept apart, by coins or by a keyed ha
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from dpserve.accounting.disclosure import Declared, Disclosed
+from dpserve.accounting.disclosure import Declared, DisclosedModel
 from dpserve.accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
 
 RecordsPart = Literal["training", "held back", "validating"]
@@ -24,10 +24,10 @@ def _checked(text: str) -> str:
     return text
 
 
-class Release(Disclosed, BaseModel):
+class Release(DisclosedModel):
     """One release: what it is called, and what it cost. Its proof is the docstring of the step of that name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     name: Declared[str] = Field(pattern=r"^[a-z][a-z0-9 ._-]{0,63}$")
     cost: Declared[Annotated[str, AfterValidator(_checked)]]

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from dpserve.accounting import picorho, sampling_error
 from dpserve.accounting.budgets import Accepts, Budget
 from dpserve.accounting.currency import EPSILON, RHO, Currency
-from dpserve.accounting.disclosure import DECLARED, Declared, Disclosed
+from dpserve.accounting.disclosure import DECLARED, Declared, DisclosedModel
 from dpserve.accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost
 from dpserve.mechanisms.mechanism import Price
 from dpserve.mechanisms.registry import all_mechanisms, at_price, default_price
@@ -25,7 +25,7 @@ _LARGEST = {
 """The largest price of a row, in 1e-12 of each currency."""
 
 
-class PlannedBudget(Disclosed, BaseModel, frozen=True):
+class PlannedBudget(DisclosedModel):
     """The budget as one kind of account holds it."""
 
     accepts: Declared[Accepts]
@@ -40,7 +40,7 @@ class PlannedBudget(Disclosed, BaseModel, frozen=True):
         return cls(accepts=budget.accepts, delta=budget.delta, rho=rho, epsilon=budget.epsilon_at(budget.limit))
 
 
-class PricedMechanism(Disclosed, BaseModel, frozen=True):
+class PricedMechanism(DisclosedModel):
     """One mechanism at one price."""
 
     mechanism: Declared[str]
@@ -64,7 +64,7 @@ class PricedMechanism(Disclosed, BaseModel, frozen=True):
     ]
 
 
-class AnswerPlan(Disclosed, BaseModel, frozen=True):
+class AnswerPlan(DisclosedModel):
     """A number of answers, and every mechanism that the budget pays for."""
 
     delta: Declared[float]

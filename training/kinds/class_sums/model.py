@@ -111,9 +111,9 @@ class ReleasedClassSums:
     def _scores(self) -> CentredProducts:
         return CentredProducts.mean(self.mean, self.weights, self.arithmetic)
 
-    @functools.cached_property
+    @property
     def weights(self) -> Floats:
-        """The matrix that v is multiplied by, `rounded` for exact products: (C, D)."""
+        """The matrix that v is multiplied by, `rounded` for exact products: (C, D). Made anew: `_scores` keeps it."""
         return rounded(TEMPERATURE * self.directions if self.stepped is None else self.stepped)
 
     @functools.cached_property
@@ -135,7 +135,7 @@ class ReleasedClassSums:
         lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
         return lengths
 
-    @functools.cached_property
+    @property
     def _shrunk(self) -> Floats:
         return shrunk(self.sums, self._standard_deviation)
 
@@ -148,7 +148,7 @@ class ReleasedClassSums:
         """m: the noisy mean of the records' directions, (D,)."""
         return mean_of(self.centre)
 
-    @functools.cached_property
+    @property
     def directions(self) -> Floats:
         """The direction of each class, (C, D)."""
         return unit_rows(self._shrunk)

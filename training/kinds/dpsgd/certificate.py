@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from dpserve.accounting import gaussian_envelope
-from dpserve.accounting.disclosure import Declared, Disclosed
+from dpserve.accounting.disclosure import Declared, DisclosedModel
 from dpserve.mechanisms import wide_gaussian
 from dpserve.training.fields import Several
 from dpserve.training.fitting.network import Network
@@ -25,13 +25,13 @@ from dpserve.training.pay_once.prediction_sets import COUNTS
 Sampling = Literal["poisson"]
 
 
-class NetworkBeside(Disclosed, BaseModel):
+class NetworkBeside(DisclosedModel):
     """A network of one layer of tanh units beside the linear head, whose logits are added to the head's.
 
     It is trained by noisy steps of its own, as many as the head's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     hidden: Declared[int] = Field(ge=1, le=2**16)
     """Its units."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dpserve.accounting.arrays import Floats
-from dpserve.accounting.disclosure import Declared, Disclosed, Private
+from dpserve.accounting.disclosure import Declared, DisclosedModel, Private
 from dpserve.accounting.messages import Message
 from dpserve.mechanisms.mechanism import Mechanism
 from dpserve.mechanisms.randomness import NoiseKey
@@ -50,10 +50,10 @@ class NoCertificate(TrainingError):
     """The objection to a request that needs a proof: this network has none."""
 
 
-class ScaledInputs(Disclosed, BaseModel):
+class ScaledInputs(DisclosedModel):
     """The map from a row to the network's input: clipped to the declared bounds and scaled to [0, 1]."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     kind: Declared[Literal["scaled"]] = "scaled"
     lower: Declared[Several[float]]
