@@ -1,6 +1,7 @@
 """About how long a training takes, for a bar of progress: from trainings of a few of its records."""
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,19 +26,23 @@ _SHARE = 64
 def expected_seconds(kind: Kind, options: Any, job: Job) -> Mapping[str, float]:
     """Return about how many seconds each phase of a training takes that has not begun, in their order.
 
-    A few records are trained on twice, as the first training waits for imports. What is summed over the records takes
-    as much longer as there are more of them, and by the clock all takes as much longer as sums do now. The models have
-    noise of their own for the job's price, and are gone at the end. Nothing is expected of a job that cannot be done
-    with a few records, or of a kind that takes no sums.
+    A few records are trained on twice, as the first training waits for imports: in as many shards as are summed at a
+    time, which keep each other waiting. What is summed over the records takes as much longer as there are more of them,
+    and by the clock all takes as much longer as sums do now. The models have noise of their own for the job's price,
+    and are gone at the end. Nothing is expected of a job that cannot be done with a few records, or of a kind that
+    takes no sums.
     """
     X, y = _few(job)
     lengths = job.records.sums.lengths
-    shorter, times = kind.shortened(job, options, len(y) / sum(lengths))
-    blocks = sum(lengths) / len(y) / min(len(lengths), os.cpu_count() or 1)
+    beside = min(len(lengths), os.cpu_count() or 1)
+    shorter, times = kind.shortened(job, options, beside * len(y) / sum(lengths))
+    blocks = sum(lengths) / len(y) / beside**2
     try:
         with draft_folder(job.state) as folder:
             for out in (folder / "first", folder / "second"):
-                records = _FewRecords(X, y, job.records.declaration, ())
+                records = _FewRecords(
+                    np.tile(X, (beside, 1)), np.tile(y, beside), job.records.declaration, (), files=(len(y),) * beside
+                )
                 watch = _Watch(records.sums)
                 few = replace(job, records=records, out=out, progress=watch, randomness=SystemRandomness())
                 kind.train(few, shorter)
@@ -71,18 +76,31 @@ def _few(job: Job) -> tuple[Floats, Integers]:
 
 
 class _WatchedSums(LocalSums):
-    """Records that are here, and the seconds that their terms of all sums took: of a processor, and by the clock."""
+    """Records that are here, and the seconds that their terms of all sums took: of a processor, and by the clock.
 
-    seconds, by_clock = 0.0, 0.0
+    here: those of a processor on the thread that asked.
+    """
+
+    seconds, here, by_clock = 0.0, 0.0, 0.0
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        """Take the shards."""
+        super().__init__(shards)
+        self._adding = threading.Lock()
 
     def total(self, term: Term, given: Sequence[Any] | None = None) -> Any:
         """See `Sums`."""
 
+        caller = threading.get_ident()
+
         def watched(shard: Shard, part: Any) -> Any:
             began, clock_began = time.thread_time(), time.perf_counter()
             result = term(shard, part)
-            self.seconds += time.thread_time() - began
-            self.by_clock += time.perf_counter() - clock_began
+            taken = time.thread_time() - began
+            with self._adding:
+                self.seconds += taken
+                self.here += taken * (threading.get_ident() == caller)
+                self.by_clock += time.perf_counter() - clock_began
             return result
 
         return super().total(watched, given)
@@ -94,7 +112,7 @@ class _FewRecords(Records):
     @cached_property
     def sums(self) -> _WatchedSums:
         """The sums over them."""
-        return _WatchedSums(of_rows(self.X, self.y).shards)
+        return _WatchedSums(of_rows(self.X, self.y, files=self.files).shards)
 
 
 class _Watch(Unwatched):
@@ -107,8 +125,7 @@ class _Watch(Unwatched):
     def report(self, phase: str, done: float, /) -> None:
         """End the phase before, and begin one."""
         del done
-        now, summed = time.thread_time(), self.sums.seconds
+        now, summed = time.thread_time() - self.sums.here, self.sums.seconds
         all_else, before = self.taken.get(self._phase, (0.0, 0.0))
-        more = summed - self._last[1]
-        self.taken[self._phase] = all_else + now - self._last[0] - more, before + more
+        self.taken[self._phase] = all_else + now - self._last[0], before + summed - self._last[1]
         self._phase, self._last = phase, (now, summed)

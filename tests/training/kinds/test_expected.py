@@ -43,11 +43,11 @@ class Told(Unwatched):
         self.phases[phase] = done
 
 
-def trained(case, folder, watcher):
+def trained(case, folder, watcher, files):
     kind, options, feature_map, _ = CASES[case]
     X = np.random.default_rng(0).uniform(size=(500, 3))
     declared = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("n", "y"))
-    records = Records(X, (X[:, 0] > 0.5).astype(np.int64), declared, ())
+    records = Records(X, (X[:, 0] > 0.5).astype(np.int64), declared, (), files=files)
     paid = {} if kind == "head" else {"price": 10**12, "n": 500, "feature_share": 0.05, "held": 50}
     job = Job(records, "m", "l", feature_map, folder / "out", folder, watcher, randomness=Seeded(0), **paid)
     train_and_save(kind_named(kind).options(**options), job)
@@ -55,10 +55,13 @@ def trained(case, folder, watcher):
     return model.parameters[0] if kind == "dpsgd" else model.weights
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_each_phase_is_expected_and_that_changes_nothing(case, tmp_path):
+@pytest.mark.parametrize(("case", "files"), [*((case, None) for case in CASES), ("DP-SGD, network", (200, 300))])
+def test_each_phase_is_expected_and_that_changes_nothing(case, files, tmp_path):
+    """Shards of several files are summed on several threads."""
     watcher = Told()
-    watched, alone = (trained(case, tmp_path / name, each) for name, each in (("w", watcher), ("a", Unwatched())))
+    watched, alone = (
+        trained(case, tmp_path / name, each, files) for name, each in (("w", watcher), ("a", Unwatched()))
+    )
     assert set(watcher.phases) <= set(watcher.expected)
     assert [phase for phase in watcher.phases if phase in CASES[case][3]] == CASES[case][3]
     assert all(0 < seconds < math.inf for seconds in watcher.expected.values())
