@@ -148,15 +148,15 @@ class Goal:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A figure of ours in a setting and its bound; of requests per second unless it says otherwise.
+    """A ratio of figures in a setting and its bound; of requests per second unless it says otherwise.
 
-    others: contenders that it is divided by, the one that is hardest to beat, in the setting `where`.
+    others: contenders that ours is divided by, the one that is hardest to beat, in the setting `where`.
     """
 
     setting: Setting
     what: str
     bound: float
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...]
     where: Setting | None = None
     value: Callable[[Figures, Figures], float] = lambda ours, other: ratio(ours.per_second, other.per_second)
     at_least: bool = True
@@ -169,10 +169,6 @@ def _latencies(ours: Figures, other: Figures) -> float:
 def _per_cpu_second(ours: Figures, other: Figures) -> float:
     """Return the ratio of the requests that a second of CPU answers."""
     return ratio(other.cpu, ours.cpu)
-
-
-def _cpu(ours: Figures, _: Figures) -> float:
-    return ours.cpu
 
 
 _FASTER = "requests/s over MLServer's faster"
@@ -189,7 +185,6 @@ def pay_once_goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[G
             tuple(PAY_ONCE),
             _Wanted(MANY, "requests/s over plain", 1.05, (PLAIN,)),
             _Wanted(MANY, _FASTER, 4.0, MLSERVERS),
-            _Wanted(MANY, "CPU milliseconds a request", 0.085, value=_cpu, at_least=False),
             _Wanted(ONE, _SLOWER, 0.5, MLSERVERS, value=_latencies, at_least=False),
             _Wanted(BATCHES, _FASTER, 1.5, MLSERVERS),
             _Wanted(ARRAYS, "requests/s over MLServer's faster in JSON", 3.5, MLSERVERS, BATCHES),
@@ -206,7 +201,6 @@ def metered_goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[Go
             results,
             (OURS,),
             _Wanted(MANY, _FASTER, 2.4, MLSERVERS),
-            _Wanted(MANY, "CPU milliseconds a request", 0.18, value=_cpu, at_least=False),
         ),
         *_goals(
             results,
@@ -230,10 +224,10 @@ def _goals(results: Results, names: Sequence[str], *wanted: _Wanted) -> list[Goa
         ours = {name: one for name, one in results.get(str(each.setting), {}).items() if name in names}
         there = results.get(str(each.where or each.setting), {})
         others = [one for name, one in there.items() if name in each.others]
-        if not ours or (each.others and not others):
+        if not ours or not others:
             continue
         hardest = min if each.at_least else max
-        values = {name: hardest(each.value(one, other) for other in others or [one]) for name, one in ours.items()}
+        values = {name: hardest(each.value(one, other) for other in others) for name, one in ours.items()}
         worst = hardest(values, key=lambda name: values[name])
         found.append(Goal(f"{each.setting}: {each.what}{_kind(worst)}", values[worst], each.bound, each.at_least))
     return found
