@@ -86,7 +86,7 @@ def row_sums(values: Floats) -> Floats:
     """Return the sum of each row, (n,), of values (n, k), added from left to right."""
     if len(values) >= _LONG * values.shape[1]:
         return functools.reduce(np.add, values.T[1:], values[:, 0].copy())
-    sums: Floats = np.add.accumulate(values, axis=1)[:, -1].copy()  # or all of them would be kept
+    sums: Floats = np.add.accumulate(values, axis=1)[:, -1].copy()  # or all partial sums would be kept
     return sums
 
 

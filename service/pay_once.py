@@ -24,7 +24,6 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from functools import cached_property
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -47,7 +46,7 @@ from dpserve.accounting.ledger import (
 )
 from dpserve.accounting.losses import Cost
 from dpserve.accounting.report import RowPrice, row_price
-from dpserve.mechanisms.answer_noise import AnyNoise, Uncertainty
+from dpserve.mechanisms.answer_noise import Uncertainty
 from dpserve.service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
 from dpserve.service.errors import Overloaded, Refusal
 from dpserve.service.places import in_thread
@@ -150,21 +149,12 @@ class PayOncePredictor(Predictor):
         self._paid: dict[Caller, _Paid] = {}
         self._batcher: Batcher[_Payment, _Paid] = Batcher(self._pay)
         features = self.released.feature_map
-        model.values(self._lowest_row)  # what it computes once is not for the first request to wait for
+        _, self._noise = model.answers(np.asarray(features.lower)[None])
         self._on_encoder = isinstance(features, Encoder)
         # An encoder takes its time, in which the loop serves others.
         self._few_rows, most = (0, DEEP_BATCH_SIZE) if self._on_encoder else (FEW_ROWS, USUAL_BATCH_SIZE)
         limits = BatchLimits.of(self._numbers, max_batch_size, max_batch_time, most=most)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
-
-    @property
-    def _lowest_row(self) -> Floats:
-        return np.asarray(self.released.feature_map.lower)[None]
-
-    @cached_property
-    def _noise(self) -> AnyNoise:  # type: ignore[override]
-        """As the base has it: computed where it is asked for, as matrices that tell the noise take memory."""
-        return self.answering.answers(self._lowest_row)[1]
 
     @property
     def prediction_sets(self) -> PredictionSets | None:

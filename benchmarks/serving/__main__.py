@@ -1,7 +1,8 @@
 """Private answers beside public ones, in ratios of one run: pay-once models first, then the metered one.
 
-Contenders take turns, one at a time on an otherwise idle machine, and every figure is the median of the rounds. The
-load generator runs on the same machine. Peers live in environments of their own (`--peers`), made at the first run.
+Contenders take turns, one at a time on an otherwise idle machine, and every figure but idle memory is the median of the
+rounds. The load generator runs on the same machine. Peers live in environments of their own (`--peers`), made at the
+first run.
 
 Run: python -m benchmarks.serving [--quick] [--rounds N] [--seconds S] [--part pay-once|metered|stages|scaling ...]
 """

@@ -34,7 +34,8 @@ def compare(
     """
     measured: dict[str, dict[str, list[Measured]]] = {}
     with ExitStack() as running:
-        alone, asked = {}, []
+        alone: dict[str, Idle] = {}
+        asked: list[tuple[Contender, Endpoint]] = []
         for contender in chosen:
             with contender.start(_new_folder(folder)) as endpoint:
                 alone[contender.name] = idle(endpoint.server.use())

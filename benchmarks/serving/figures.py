@@ -65,8 +65,8 @@ class Measured:
 class Figures:
     """Medians of a contender's rounds in one setting. Latencies in ms, CPU in ms a request, memory in MiB.
 
-    peak_memory: the peaks of all its processes added up. low, high: the slowest and the fastest round, in requests per
-    second.
+    peak_memory: the peaks of all its processes since they started, added up. low, high: the slowest and the fastest
+    round, in requests per second.
     """
 
     per_second: float
@@ -84,7 +84,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Idle:
-    """A contender's memory before the first request, in MiB.
+    """A contender's memory before the first request, in MiB, when it was started alone.
 
     total: of all its processes, each shared page counted once; worker: the largest process by itself, with all that it
     maps.

@@ -76,9 +76,11 @@ Rows = Sequence[list[float] | dict[str, Value]] | NDArray[np.floating[Any]]
 def json_of(values: NDArray[Any]) -> Any:
     """Return an array of finite numbers, or of booleans, for msgspec to write where lists of them are declared.
 
-    No number becomes a Python object: that takes less than half of the time.
+    A number is written in the fewest digits that stand for its float64. None becomes a Python object: that takes less
+    than half of the time.
     """
-    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY))
+    kind: Any = np.float64 if values.dtype.kind == "f" else None
+    return msgspec.Raw(orjson.dumps(np.ascontiguousarray(values, dtype=kind), option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:

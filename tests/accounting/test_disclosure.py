@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 import pytest
-from pydantic import BaseModel, computed_field
+from pydantic import BaseModel, ValidationError, computed_field
 
 from dpserve.accounting.disclosure import (
     DECLARED,
@@ -13,6 +13,7 @@ from dpserve.accounting.disclosure import (
     Asked,
     Declared,
     Disclosed,
+    DisclosedModel,
     Private,
     Reader,
     Released,
@@ -138,3 +139,14 @@ def test_a_class_within_itself_is_listed_once():
         below: Declared["tuple[Inner, ...]"] = ()
 
     assert len([*disclosed_fields(Tree)]) == 2 + 3
+
+
+def test_a_model_that_leaves_stays_as_it_is_and_is_validated_from_its_first_use_on():
+    class Leaving(DisclosedModel):
+        name: Declared[str]
+
+    assert not Leaving.__pydantic_complete__
+    left = Leaving(name="m")
+    assert Leaving.__pydantic_complete__
+    with pytest.raises(ValidationError):
+        left.name = "n"

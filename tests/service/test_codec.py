@@ -1,4 +1,4 @@
-"""Numbers are written as the bits that they are."""
+"""Numbers are written as what they are."""
 
 import json
 
@@ -21,3 +21,9 @@ def test_what_is_written_is_read_as_the_same_numbers(values, step):
         assert np.array_equal(read.reshape(each.shape), each)
         assert np.array_equal(np.signbit(read.reshape(each.shape)), np.signbit(each))
     assert json.loads(msgspec.json.encode(json_of(values > 0))) == (values > 0).tolist()
+
+
+def test_every_kind_of_array_is_written_as_its_float64():
+    for dtype in ("<f4", ">f8", "<f8", "<i8", "?"):
+        values = np.array([[0.1, 1e30], [1.0, 0.0]]).clip(0, 9).astype(dtype)
+        assert json.loads(msgspec.json.encode(json_of(values))) == values.astype(np.float64).tolist()

@@ -72,7 +72,7 @@ class CsvFile(TablePart):
     def _reader(self, text: "_Counted", invalid: list[pa_csv.InvalidRow]) -> Iterator[pa.RecordBatch]:
         """Yield the rows. invalid: is given the first row with too many or too few values, if there is one.
 
-        One thread parses, which counts rows: what becomes of the values takes longer than two would save.
+        One thread parses, which alone counts rows. Others would save less time than is then spent on the values.
         """
 
         def refuse(row: pa_csv.InvalidRow) -> str:

@@ -27,14 +27,14 @@ def expected_seconds(kind: Kind, options: Any, job: Job) -> Mapping[str, float]:
     """Return about how many seconds each phase of a training takes that has not begun, in their order.
 
     A few records are trained on twice, as the first training waits for imports: in as many shards as are summed at a
-    time, which keep each other waiting. What is summed over the records takes as much longer as there are more of them,
-    and by the clock all takes as much longer as sums do now. The models have noise of their own for the job's price,
-    and are gone at the end. Nothing is expected of a job that cannot be done with a few records, or of a kind that
-    takes no sums.
+    time, which share caches and the interpreter. What is summed over the records takes as much longer as there are more
+    of them, and by the clock all takes as much longer as sums do now. The models have noise of their own for the job's
+    price, and are gone at the end. Nothing is expected of a job that cannot be done with a few records, or of a kind
+    that takes no sums.
     """
-    X, y = _few(job)
     lengths = job.records.sums.lengths
     beside = min(len(lengths), os.cpu_count() or 1)
+    X, y = _few(job, beside)
     shorter, times = kind.shortened(job, options, beside * len(y) / sum(lengths))
     blocks = sum(lengths) / len(y) / beside**2
     try:
@@ -63,10 +63,10 @@ def expected_seconds(kind: Kind, options: Any, job: Job) -> Mapping[str, float]:
     return expected | ({SETS: slowdown * of_sets} if job.held else {})
 
 
-def _few(job: Job) -> tuple[Floats, Integers]:
-    """Return a few of the records; random rows where these are elsewhere."""
+def _few(job: Job, shards: int) -> tuple[Floats, Integers]:
+    """Return a shard of a few of the records; random rows where these are elsewhere. shards: how many it is one of."""
     sums, declaration = job.records.sums, job.records.declaration
-    count = min(COMPACT_BLOCK, max(sum(sums.lengths) // _SHARE, 1))
+    count = min(COMPACT_BLOCK, max(sum(sums.lengths) // _SHARE // shards, 1))
     if isinstance(sums, LocalSums):
         X, y, _ = next(max(sums.shards, key=len).blocks(replace(ROWS, at_once=count)))
         return X, y
@@ -96,11 +96,11 @@ class _WatchedSums(LocalSums):
         def watched(shard: Shard, part: Any) -> Any:
             began, clock_began = time.thread_time(), time.perf_counter()
             result = term(shard, part)
-            taken = time.thread_time() - began
+            taken, by_clock = time.thread_time() - began, time.perf_counter() - clock_began
             with self._adding:
                 self.seconds += taken
                 self.here += taken * (threading.get_ident() == caller)
-                self.by_clock += time.perf_counter() - clock_began
+                self.by_clock += by_clock
             return result
 
         return super().total(watched, given)

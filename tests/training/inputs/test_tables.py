@@ -313,6 +313,20 @@ def test_a_hostile_csv_file_is_refused_with_the_place(tmp_path, content, said):
         read(tmp_path / "t.csv", schema)
 
 
+def test_a_fault_far_down_a_csv_file_is_found_where_it_is(tmp_path):
+    """The third block that is read holds it: a wrong row has its line, and what ends a block the line before."""
+    rows, row = 1_600_000, b"1,fine\n"
+    read_before = (2 * csv_files.LONGEST_LINE - len(b"ok,note\n")) // len(row)
+    for fault, said in (
+        (b"1,2,3\n", f"line {rows + 2}: 3 values"),
+        (b"1\n", f"line {rows + 2}: 1 values"),
+        (b"1,\xff\n", f"after line {read_before + 1}: is not UTF-8"),
+    ):
+        (tmp_path / "t.csv").write_bytes(b"ok,note\n" + row * rows + fault)
+        with pytest.raises(DataError, match=f"t.csv, {said}"):
+            list(open_table(tmp_path / "t.csv").batches())
+
+
 def test_no_thread_reads_a_csv_file_that_was_refused(tmp_path):
     # When Python ends, such a thread never comes back, and Arrow waits for it: the process would hang.
     (tmp_path / "t.csv").write_text("a\n" + "x" * 2**25 + "\n" * 2**23)

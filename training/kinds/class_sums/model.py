@@ -113,7 +113,7 @@ class ReleasedClassSums:
 
     @property
     def weights(self) -> Floats:
-        """The matrix that v is multiplied by, `rounded` for exact products: (C, D). Made anew: `_scores` keeps it."""
+        """The matrix that v is multiplied by, `rounded` for exact products: (C, D). `_scores` keeps a copy."""
         return rounded(TEMPERATURE * self.directions if self.stepped is None else self.stepped)
 
     @functools.cached_property
@@ -128,16 +128,19 @@ class ReleasedClassSums:
         noise: Floats = TEMPERATURE * self._standard_deviation / self._lengths
         return noise
 
-    @functools.cached_property
-    def _lengths(self) -> Floats:
-        """Length of each row of the shrunk sums, (C,): the noisy row's where nothing is left of it."""
-        shrunk, noisy = (np.sqrt(row_sums(rows * rows)) for rows in (self._shrunk, self.sums))
-        lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
-        return lengths
-
     @property
-    def _shrunk(self) -> Floats:
-        return shrunk(self.sums, self._standard_deviation)
+    def _lengths(self) -> Floats:
+        return self._shrunk[1]
+
+    @functools.cached_property
+    def _shrunk(self) -> tuple[Floats, Floats]:
+        """The directions of the shrunk sums' rows, (C, D), and their lengths, (C,).
+
+        A length is the noisy row's where nothing is left of it.
+        """
+        kept = shrunk(self.sums, self._standard_deviation)
+        lengths, noisy = (np.sqrt(row_sums(rows * rows)) for rows in (kept, self.sums))
+        return unit_rows(kept), np.maximum(np.where(lengths > SHORTEST_ROW, lengths, noisy), SHORTEST_ROW)
 
     @property
     def _standard_deviation(self) -> float:
@@ -151,4 +154,4 @@ class ReleasedClassSums:
     @property
     def directions(self) -> Floats:
         """The direction of each class, (C, D)."""
-        return unit_rows(self._shrunk)
+        return self._shrunk[0]
