@@ -74,29 +74,34 @@ def raw_tensors(datatype, again):
     return json.dumps({"inputs": [tensor, *others]}).encode(), again * (size // len(again))
 
 
+def many_names():
+    """Return members of as many names as the largest body has room for."""
+    return ",".join(f'"{n:x}":0' for n in range(1_400_000))
+
+
 TENSOR = '{"inputs": [{"name": "age", "shape": [1], "datatype": "FP64", "data": ['
+SHAPE = '{"inputs": [{"name": "age", "datatype": "FP64", "data": [0], "shape": ['
 HOSTILE = {
-    "empty objects": repeated('{"instances":[', "{},"),
-    "empty rows": repeated('{"instances":[', "[],"),
-    "one long row": repeated('{"instances":[[', "0,"),
-    "one long row of texts": repeated('{"instances":[[', '"",'),
-    "one object of many names": ('{"instances":[{' + ",".join(f'"{n:x}":0' for n in range(1_400_000)) + "}]}").encode(),
-    "one name in each row": repeated('{"instances":[', '{"a":0},'),
-    "one name twice in each row": repeated('{"instances":[', '{"age":0,"age":0},'),
-    "nested lists": b'{"instances":' + b"[" * LARGEST_BODY,
-    "members": ("{" + ",".join(f'"{n:x}":0' for n in range(1_400_000)) + "}").encode(),
-    "quotes": b'{"instances":[' + b'"' * (LARGEST_BODY - 14),
-    "escaped quotes": b'{"instances":["' + b'\\"' * (LARGEST_BODY // 2 - 8),
-    "tensor: numbers": repeated(TENSOR, "0,"),
-    "tensor: rows": repeated(TENSOR, "[0],"),
-    "tensor: texts": repeated(TENSOR, '"",'),
-    "tensor: a shape": repeated('{"inputs": [{"name": "age", "datatype": "FP64", "data": [0], "shape": [', "1,"),
-    "tensors": repeated('{"inputs": [', '{"name":"a"},'),
-    "tensors: parameters": (
-        '{"inputs": [], "parameters": {' + ",".join(f'"{n:x}":0' for n in range(1_400_000)) + "}}"
-    ).encode(),
-    "tensors: outputs": repeated('{"inputs": [], "outputs": [', '{"name":"a"},'),
+    "empty objects": lambda: repeated('{"instances":[', "{},"),
+    "empty rows": lambda: repeated('{"instances":[', "[],"),
+    "one long row": lambda: repeated('{"instances":[[', "0,"),
+    "one long row of texts": lambda: repeated('{"instances":[[', '"",'),
+    "one object of many names": lambda: f'{{"instances":[{{{many_names()}}}]}}'.encode(),
+    "one name in each row": lambda: repeated('{"instances":[', '{"a":0},'),
+    "one name twice in each row": lambda: repeated('{"instances":[', '{"age":0,"age":0},'),
+    "nested lists": lambda: b'{"instances":' + b"[" * LARGEST_BODY,
+    "members": lambda: f"{{{many_names()}}}".encode(),
+    "quotes": lambda: b'{"instances":[' + b'"' * (LARGEST_BODY - 14),
+    "escaped quotes": lambda: b'{"instances":["' + b'\\"' * (LARGEST_BODY // 2 - 8),
+    "tensor: numbers": lambda: repeated(TENSOR, "0,"),
+    "tensor: rows": lambda: repeated(TENSOR, "[0],"),
+    "tensor: texts": lambda: repeated(TENSOR, '"",'),
+    "tensor: a shape": lambda: repeated(SHAPE, "1,"),
+    "tensors": lambda: repeated('{"inputs": [', '{"name":"a"},'),
+    "tensors: parameters": lambda: f'{{"inputs": [], "parameters": {{{many_names()}}}}}'.encode(),
+    "tensors: outputs": lambda: repeated('{"inputs": [], "outputs": [', '{"name":"a"},'),
 }
+"""Functions that make each body: together they would be some hundred megabytes."""
 
 
 RAW = {"BOOL": b"\1", "INT32": b"\1\0\0\0", "BYTES": b"\2\0\0\0ab"}
@@ -132,7 +137,7 @@ def test_the_largest_batch_has_no_more_numbers_than_the_largest_body_has_bytes()
     rows = [ROW | {"note": "a"}] * predictor.largest_batch
     request = RowsCodec().decode(predictor, RequestHeader({}, {}, ""), json.dumps({"instances": rows}).encode())
     assert request.X.nbytes <= LARGEST_BODY
-    assert refusing(predictor, RowsCodec(), {}, HOSTILE["one long row"]) < 5 * LARGEST_BODY
+    assert refusing(predictor, RowsCodec(), {}, HOSTILE["one long row"]()) < 5 * LARGEST_BODY
 
 
 @pytest.mark.parametrize("column", ["age", "city", "member", "since", "note"])
@@ -151,7 +156,7 @@ def test_a_long_text_that_does_not_fit_its_column_is_not_copied(predictor, colum
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_large_body_takes_no_more_memory_than_its_bytes_do_before_it_is_refused(predictor, kind):
-    body, codec = HOSTILE[kind], OpenInferenceCodec() if kind.startswith("tensor") else RowsCodec()
+    body, codec = HOSTILE[kind](), OpenInferenceCodec() if kind.startswith("tensor") else RowsCodec()
     assert len(body) <= LARGEST_BODY + 2**17
     assert refusing(predictor, codec, {}, body) < 3 * LARGEST_BODY
 
