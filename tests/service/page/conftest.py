@@ -85,6 +85,7 @@ def new_context(browser: Browser, **options) -> BrowserContext:
 def shared_context(browser: Browser):
     """The context of all tabs of a module that ask for nothing of their own: it has read the page's files before."""
     with new_context(browser) as context:
+        context.new_page()  # stays open: a window that closes with its last page would be made anew for each test
         yield context
 
 
