@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from dpserve.mechanisms.gaussian_vector import whole_picorho
 from dpserve.training.features import hog
 from dpserve.training.features.maps import Hog, HogFourier
-from dpserve.training.features.whole_steps import STEP
 from dpserve.training.inputs.records import Declaration, Records
 from dpserve.training.kinds.class_sums.bundle import save_class_sums
 from dpserve.training.kinds.class_sums.train import train_class_sums
@@ -27,6 +26,7 @@ from dpserve.training.kinds.loading import load_model
 from dpserve.training.kinds.weights.bundle import save_weights
 from dpserve.training.kinds.weights.train import release_weights
 from tests.seeded import Seeded
+from tests.training.features.lengths import squared_length
 
 
 def map_of(*shape, low=0.0, high=255.0, bias=0.0, centred=False):
@@ -73,14 +73,13 @@ def test_no_row_is_longer_than_one(feature_map, data):
     row = data.draw(arrays(np.float64, (1, len(feature_map.lower)), elements=values))
     phi = mapped(feature_map, row)
     assert phi.shape == (1, feature_map.dimension)
-    assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
-    assert all((Fraction(value) / Fraction(STEP)).denominator == 1 for value in phi[0])
+    assert squared_length(phi[0]) <= 1
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
 def test_no_image_is_longer_than_one(feature_map):
     for row in mapped(feature_map, images(feature_map, 40)):
-        length = sum(Fraction(value) ** 2 for value in row)
+        length = squared_length(row)
         assert length <= 1
         assert length >= Fraction(1) - Fraction(1, 2**12) or not row[:-1].any()
 
