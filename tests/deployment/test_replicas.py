@@ -15,8 +15,8 @@ from dpserve.training.kinds.head.bundle import save_bundle
 from dpserve.training.kinds.head.recipe import Recipe
 from dpserve.training.kinds.head.train import train_head
 
-PRICE, AFFORDABLE = 0.001, 300
-CLIENTS, DEMAND = 4, 480
+PRICE, AFFORDABLE = 0.001, 150
+CLIENTS, DEMAND = 4, 240
 """Each of the clients has a budget for all that the lineage pays for; together they ask for more."""
 
 
