@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
-from tests.command_line import Service, ran
+from tests.command_line import Forks, Service, ran
 
 # A service beside other work answers later than in the five seconds that httpx waits for.
 DEFAULT_TIMEOUT_CONFIG.connect = DEFAULT_TIMEOUT_CONFIG.read = DEFAULT_TIMEOUT_CONFIG.write = 60
@@ -44,11 +44,19 @@ class CommandLine:
         self.started = []
         self.imports_anew = False
         """Whether a service is to be no fork of a process that has imported everything: to find other packages."""
+        self.with_packages = None
+        """A process that has other packages imported, to be forked for commands that find these."""
 
     def __call__(self, *arguments, status=0, stdin=""):
         done = ran([str(argument) for argument in arguments], self.folder, self.environment, stdin=stdin)
         assert done.returncode == status, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
+        return done
+
+    def with_others(self, *arguments, status=0):
+        """Run the command where the example of other packages is installed."""
+        done = self.with_packages.ran([str(each) for each in arguments], self.folder, self.environment)
+        assert done.returncode == status, done.stdout + done.stderr
         return done
 
     def in_a_new_process(self, *arguments, status=0):
@@ -168,8 +176,22 @@ def installed_packages(tmp_path_factory):
     return folder / "site"
 
 
+def and_packages(folder):
+    """Return the PYTHONPATH of who has the packages of a folder installed."""
+    return os.pathsep.join([str(folder), *sys.path])
+
+
+@pytest.fixture(scope="session")
+def with_packages(installed_packages):
+    """A process that has the packages of `tests/another_package` imported, and is forked for each command."""
+    forks = Forks(os.environ | {"PYTHONPATH": and_packages(installed_packages)})
+    yield forks
+    forks.end()
+
+
 @pytest.fixture
-def another_package(run, installed_packages):
+def another_package(run, installed_packages, with_packages):
     """Have the packages of `tests/another_package` installed for the command line."""
     run.imports_anew = True
-    run.environment["PYTHONPATH"] = os.pathsep.join([str(installed_packages), *sys.path])
+    run.with_packages = with_packages
+    run.environment["PYTHONPATH"] = and_packages(installed_packages)

@@ -20,15 +20,15 @@ TRAIN += ("--bounds", "age=0:120", "--bounds", "income=0:1e6", "shares", "--rho"
 
 @pytest.fixture
 def model(run):
-    run.in_a_new_process(*TRAIN, "--smoothing", 2, "--out", "model")
+    run.with_others(*TRAIN, "--smoothing", 2, "--out", "model")
     return run.folder / "model"
 
 
 def test_help_and_wrong_usage_know_it(run):
-    shown = " ".join(run.in_a_new_process("train", "shares", "--help").stdout.split())
+    shown = " ".join(run.with_others("train", "shares", "--help").stdout.split())
     assert "--smoothing" in shown
     assert "Records of each class that are added before shares are taken." in shown
-    wrong = run.in_a_new_process(*TRAIN, "--lam", 1, "--out", "model", status=2)
+    wrong = run.with_others(*TRAIN, "--lam", 1, "--out", "model", status=2)
     assert "--lam goes with dpserve train weights or dpserve train head" in wrong.stderr.replace("python -m ", "")
 
 
@@ -69,10 +69,10 @@ def test_a_broken_kind_and_one_that_takes_the_place_of_an_option_are_left_out(ru
 
 
 def test_it_is_inspected_and_exported(run, model):
-    shown = json.loads(run.in_a_new_process("inspect", "model", "--json").stdout)
+    shown = json.loads(run.with_others("inspect", "model", "--json").stdout)
     assert (shown["release"], shown["smoothing"], shown["verified"]) == ("shares", 2.0, True)
-    run.in_a_new_process("lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
-    run.in_a_new_process("export", "model", "--to", "onnx")
+    run.with_others("lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
+    run.with_others("export", "model", "--to", "onnx")
     rows = np.array([[30.0, 9000.0], [75.0, 55_000.0]])
     _, answers = onnxruntime.InferenceSession(run.folder / "model.onnx").run(None, {"x": rows})
     assert answers.sum(axis=1) == pytest.approx([1, 1])
@@ -110,7 +110,7 @@ print(model.certificate_.release, model.certificate_.smoothing, model.predict_pr
 
 def test_it_is_served(run, model):
     process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
-    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    key = run.with_others("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
     with Client(address, key) as client:
         assert client.predict_proba([[30.0, 9000.0]]).sum() == pytest.approx(1)
     process.send_signal(signal.SIGTERM)
@@ -128,17 +128,17 @@ def test_it_is_attacked_on_automatic_features(run):
     for name, rows in (("in.csv", lines[:ROWS]), ("out.csv", lines[ROWS:])):
         (run.folder / name).write_text("\n".join(["age,income,id,ok", *rows]) + "\n")
     words = [each if each != "own.csv" else "in.csv" for each in TRAIN]
-    run.in_a_new_process(*words, "--out", "model")
+    run.with_others(*words, "--out", "model")
     assert json.loads((run.folder / "model" / "certificate.json").read_text())["feature_map"]["kind"] == "bins"
     files = ("--members", "in.csv", "--non-members", "out.csv", "--label", "ok", "--ignore", "id")
     quick = ("--shadow-models", 2, "--shadow-records", 20, "--json")
-    assert json.loads(run.in_a_new_process("attack", "model", *files, *quick).stdout)["convicted"] is False
+    assert json.loads(run.with_others("attack", "model", *files, *quick).stdout)["convicted"] is False
 
 
 @pytest.mark.slow
 def test_it_is_planned_for(run):
     public = ("--public", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--json")
     bounds = ("--bounds", "age=0:120", "--bounds", "income=0:1e6")
-    found = json.loads(run.in_a_new_process("plan", "--rho", 0.1, "--delta", 1e-5, *public, *bounds).stdout)
+    found = json.loads(run.with_others("plan", "--rho", 0.1, "--delta", 1e-5, *public, *bounds).stdout)
     (shares,) = [each for each in found["estimates"] if each["option"] == "shares"]
     assert shares["accuracy"] > 0.3

@@ -92,7 +92,7 @@ def test_it_is_served_with_its_law_and_intervals(run, bundle):
     process, address = run.start(
         *(bundle, "--port", 0, "--epsilon", 20, "--delta", 0, "--mechanism", "geometric", "--price", "epsilon:4")
     )
-    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 8, "--delta", 0).stdout.strip()
+    key = run.with_others("clients", "add", "ann", "--epsilon", 8, "--delta", 0).stdout.strip()
     with Client(address, key) as client:
         assert client.model()["mechanism"] == "geometric"
         assert client.model()["price_per_row"]["losses"] == "pure:4.0"
@@ -109,9 +109,7 @@ def test_it_is_served_with_its_law_and_intervals(run, bundle):
 
 def test_it_is_planned_for(run, bundle):
     asked = ("plan", bundle, "--epsilon", 1, "--delta", 1e-6, "--queries", 20, "--json")
-    found = [
-        each for each in json.loads(run.in_a_new_process(*asked).stdout)["options"] if each["mechanism"] == "geometric"
-    ]
+    found = [each for each in json.loads(run.with_others(*asked).stdout)["options"] if each["mechanism"] == "geometric"]
     assert [option["accepts"] for option in found] == ["any", "pure"]
     assert found[1]["epsilon"] == pytest.approx(0.05)
     assert found[1]["noise_multiplier"] == pytest.approx(
@@ -122,8 +120,8 @@ def test_it_is_planned_for(run, bundle):
 @pytest.mark.slow
 def test_it_is_audited_and_attacked_by_name(run, bundle):
     words = ("audit", "mechanism", "geometric", "--classes", 3, "--epsilon", 1, "--trials", 1000, "--seed", 0, "--json")
-    assert json.loads(run.in_a_new_process(*words).stdout)["convicted"] is False
-    sampled = run.in_a_new_process("audit", "sampler", "--draws", 20_000, "--releases", 100, "--scale", 256, "--json")
+    assert json.loads(run.with_others(*words).stdout)["convicted"] is False
+    sampled = run.with_others("audit", "sampler", "--draws", 20_000, "--releases", 100, "--scale", 256, "--json")
     assert "answers of geometric at epsilon:1" in sampled.stdout
     header, *lines = run.csv.splitlines()
     others = [
@@ -133,7 +131,7 @@ def test_it_is_audited_and_attacked_by_name(run, bundle):
         (run.folder / name).write_text("\n".join([header, *rows]) + "\n")
     files = ("--members", "in.csv", "--non-members", "out.csv", "--label", "ok", "--ignore", "id")
     quick = ("--shadow-models", 2, "--shadow-records", 20, "--mechanism", "geometric", "--rho", 0.2, "--json")
-    assert json.loads(run.in_a_new_process("attack", bundle, *files, *quick).stdout)["convicted"] is False
+    assert json.loads(run.with_others("attack", bundle, *files, *quick).stdout)["convicted"] is False
 
 
 BROKEN = {

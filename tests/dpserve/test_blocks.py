@@ -3,15 +3,14 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 import dpserve
 from dpserve.training.kinds.loading import load_model
-from tests.command_line import ran
+from tests.command_line import ran, ran_program
 from tests.dpserve.estimators import estimator
 
 TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
@@ -288,17 +287,13 @@ def test_of_two_trainings_at_once_that_share_a_block_it_pays_for_one(run):
     """The block pays for one model: the other charges neither the shared block nor its own."""
     for name, months in (("a", MONTHS[:2]), ("b", MONTHS[1:])):
         (run.folder / f"{name}.csv").write_text(records(*months))
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARING, f"{name}.csv", ",".join(months)],
-            cwd=run.folder,
-            env=run.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name, months in (("a", MONTHS[:2]), ("b", MONTHS[1:]))
-    ]
-    said = sorted(process.communicate()[0].split()[0] for process in started)
+    (program := run.folder / "sharing.py").write_text(SHARING)
+
+    def trained(name, months):
+        return ran_program(program, [f"{name}.csv", ",".join(months)], run.folder, run.environment).stdout
+
+    with ThreadPoolExecutor(2) as pool:
+        said = sorted(words.split()[0] for words in pool.map(trained, "ab", (MONTHS[:2], MONTHS[1:])))
     assert said == ["charged", "refused"]
     spent = left(run)
     one = spent["2026-10"]

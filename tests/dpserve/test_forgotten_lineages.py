@@ -10,6 +10,9 @@ import pytest
 
 from dpserve.training.inputs.lineage import RecordRegistry
 from dpserve.training.kinds.loading import load_model
+from tests.command_line import ran_program
+
+from .conftest import CommandLine
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60) + index},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(300)
@@ -27,11 +30,19 @@ runpy.run_module("dpserve", run_name="__main__")
 """
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with records, a bundle of a misspelt lineage, and the home that it was trained in."""
+    found = CommandLine(tmp_path_factory.mktemp("misspelt"))
+    (found.folder / "r.csv").write_text(CSV)
+    found(*TRAIN, "--lineage", "peolpe", "--out", "model")
+    return found.folder
+
+
 @pytest.fixture
-def misspelt(run):
+def misspelt(run, trained):
     """A bundle of a misspelt lineage, whose records are noted there."""
-    (run.folder / "r.csv").write_text(CSV)
-    run(*TRAIN, "--lineage", "peolpe", "--out", "model")
+    shutil.copytree(trained, run.folder, dirs_exist_ok=True)
     return run.folder / "model"
 
 
@@ -122,9 +133,9 @@ STEPS = (
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_in_between_it_refuses_and_can_be_said_again(run, misspelt, step):
     """Whichever step is the first that is not done, no second budget is open for the records at any moment."""
-    script = KILLED.format(step=step)
-    killed = subprocess.run([sys.executable, "-c", script], cwd=run.folder, env=run.environment, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    (script := run.folder / "killed.py").write_text(KILLED.format(step=step))
+    killed = ran_program(script, [], run.folder, run.environment)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert "as well" in run.fails(*TRAIN, "--lineage", "people", "--out", "other")
     if step != STEPS[0]:
         assert "was forgotten" in run.fails("serve", misspelt, *BUDGET, "--port", "0")

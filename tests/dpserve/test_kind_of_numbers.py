@@ -23,16 +23,16 @@ PRICED = (*TRAIN, "--rho", "0.1", "--n", 200)
 def model(run):
     lines = [f"{20 + place % 60},{stars}" for place, stars in enumerate(RATINGS)]
     (run.folder / "rated.csv").write_text("\n".join(["age,stars", *lines]) + "\n")
-    run.in_a_new_process(*PRICED, "--out", "model")
+    run.with_others(*PRICED, "--out", "model")
     return run.folder / "model"
 
 
 def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):
-    shown = json.loads(run.in_a_new_process("inspect", "model", "--json").stdout)
+    shown = json.loads(run.with_others("inspect", "model", "--json").stdout)
     assert (shown["release"], shown["verified"]) == ("ratings", True)
-    assert "mean_rating" in run.in_a_new_process("inspect", "model").stdout
+    assert "mean_rating" in run.with_others("inspect", "model").stdout
     process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
-    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    key = run.with_others("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
     headers = {"Authorization": f"Bearer {key}"}
     answered = httpx.post(f"{address}/predict?noise=true", json={"instances": ROWS}, headers=headers).json()
     one, other = answered["predictions"]
@@ -83,7 +83,7 @@ def browser():
 @pytest.mark.browser
 def test_its_numbers_are_shown_on_the_page_that_charges_for_them(run, model, browser):
     process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
-    key = run.in_a_new_process("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    key = run.with_others("clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
     said = []
     page = browser.new_page()
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -107,9 +107,9 @@ def test_its_numbers_are_shown_on_the_page_that_charges_for_them(run, model, bro
 @pytest.mark.slow
 def test_what_takes_classes_refuses_it_with_the_reason(run, model):
     def refused(*words, status=1):
-        return " ".join(run.in_a_new_process(*words, status=status).stderr.split())
+        return " ".join(run.with_others(*words, status=status).stderr.split())
 
-    run.in_a_new_process("lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
+    run.with_others("lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
     assert "no probabilities of classes" in refused("export", "model", "--to", "onnx")
     held_out = ("--data", "rated.csv", "--label", "stars", "--lineage", "others")
     assert "no probabilities of classes" in refused("evaluate", "model", *held_out, "--rho", "0.1")

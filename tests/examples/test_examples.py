@@ -4,11 +4,11 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.command_line import ran_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
@@ -27,15 +27,8 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_as_it_stands(tmp_path, name):
-    environment = {**os.environ, "DPSERVE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(EXAMPLES.parent)}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "DPSERVE_HOME": str(tmp_path / "home")}
+    done = ran_program(EXAMPLES / f"{name}.py", [], tmp_path, environment)
     assert done.returncode == 0, done.stderr
     assert re.search(SAYS[name], done.stdout, re.DOTALL), done.stdout
 
