@@ -1,8 +1,7 @@
 """The list of all that leaves: complete, and in it nobody sees more than the types allow."""
 
 import json
-import subprocess
-import sys
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dpserve.disclosures import LOOSE, everything, listed
 from dpserve.service.http import schemas
 from dpserve.training.kinds.kind import PayOnceKind
 from dpserve.training.kinds.registry import all_kinds
+from tests.command_line import ran_program
 
 EVERYTHING = everything()
 
@@ -38,10 +38,9 @@ def test_metrics_and_spans_follow_from_nothing_of_the_records():
     assert {each.least for values in LOOSE.values() for each in values.values()} == {Reader.STRANGER}
 
 
-def test_everything_with_types_is_in_the_list():
+def test_everything_with_types_is_in_the_list(tmp_path):
     """In a process of its own, which may import every module."""
-    program = Path(__file__).with_name("everything_with_types.py")
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=False)
+    done = ran_program(Path(__file__).with_name("everything_with_types.py"), [], tmp_path, os.environ)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
