@@ -246,9 +246,16 @@ def test_without_rows_images_get_histograms_alone():
     assert recommended(60_000, 10, whole(1), "images").option == "dpsgd"
 
 
-@pytest.mark.parametrize("modality", ["table", None])
-@pytest.mark.parametrize("n", [1, 9_000, 4_194_305])
-@pytest.mark.parametrize("classes", [2, 10, 150])
+@pytest.mark.parametrize(
+    ("n", "classes", "modality"),
+    [
+        # Every two values together; `make test-all` takes all of them.
+        pytest.param(n, classes, modality, marks=[] if (row + column) % 2 == half else pytest.mark.slow)
+        for row, n in enumerate((1, 9_000, 4_194_305))
+        for column, classes in enumerate((2, 10, 150))
+        for half, modality in enumerate(("table", None))
+    ],
+)
 def test_what_is_recommended_can_be_trained(n, classes, modality):
     for price in (401_000_000, 799_999_999, 800_000_010, 35_921_474_698, LARGEST_PRICE, 6 * 10**12):
         found = recommended(n, classes, price, modality)
