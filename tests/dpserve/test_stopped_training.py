@@ -18,7 +18,7 @@ def heed_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_training_that_is_stopped_takes_its_note_back_and_says_that_nothing_was_charged(tmp_path, sent):
     home = tmp_path / "home"
     command = [sys.executable, "-m", "dpserve", "train", "--data", "digits", "--out", str(tmp_path / "bundle"), *SLOW]
