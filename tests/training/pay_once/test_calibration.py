@@ -70,8 +70,7 @@ def test_no_record_adds_more_to_a_round_than_its_part(classes, size, bound):
     for scale in (0.0, 1e-6, 1.0, 500.0):
         for weight in (-2.0, 0.0, 2.0):
             terms = record_terms(logits, y, scale, weight, shares, bound)
-            longest = max(sum(number * number for number in map(int, row)) for row in terms)
-            assert longest <= (ROUND_PART / STEP) ** 2
+            assert np.square(terms.astype(object)).sum(axis=1).max() <= (ROUND_PART / STEP) ** 2
 
 
 def test_the_largest_term_comes_near_its_bound():
