@@ -31,7 +31,7 @@ def test_the_density_of_normal_noise_and_this_noise_together(law, distribution, 
     np.testing.assert_allclose(apart, apart[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("rank", [1, 5, 60])
+@pytest.mark.parametrize("rank", [1, pytest.param(5, marks=pytest.mark.slow), 60])
 def test_the_bound_for_laplace_noise_lies_above_the_frequencies(rank):
     """A projection of 80 numbers: 100,000 draws, at quantiles that are seen often enough to be sure of 10 %."""
     rng = np.random.default_rng(2)
