@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -74,6 +75,7 @@ def raw_tensors(datatype, again):
     return json.dumps({"inputs": [tensor, *others]}).encode(), again * (size // len(again))
 
 
+@cache
 def many_names():
     """Return members of as many names as the largest body has room for."""
     return ",".join(f'"{n:x}":0' for n in range(1_400_000))
