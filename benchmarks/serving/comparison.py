@@ -27,7 +27,7 @@ def compare(
 ) -> tuple[dict[str, dict[str, Figures]], dict[str, Idle]]:
     """Return the medians by setting and contender, and idle memory by contender. Raises RuntimeError.
 
-    Each contender is first started alone, for its memory, in a folder of its own. Then all run, and one is asked at a
+    Each contender is first started alone, for its memory, in a folder of its own. Then all are there, and one runs at a
     time: in a round they take turns in each setting, for `seconds` each, so that what is compared was measured some
     seconds apart, on a machine that changes by the minute. What was measured while something else took the machine is
     measured again, up to `times`.
@@ -41,8 +41,10 @@ def compare(
                 alone[contender.name] = idle(endpoint.server.use())
         for contender in chosen:
             endpoint = running.enter_context(contender.start(_new_folder(folder)))
+            running.callback(endpoint.server.go_on)  # or it would not hear that it is to end
             endpoint.check()
             warm(endpoint)
+            endpoint.server.pause()  # some poll all the time
             asked.append((contender, endpoint))
         for number in range(rounds):
             for setting in settings:
@@ -51,7 +53,9 @@ def compare(
                     if setting.npy and not contender.npy:
                         continue
                     seen = measured.setdefault(str(setting), {}).setdefault(contender.name, [])
+                    endpoint.server.go_on()
                     seen.append(measure_undisturbed(endpoint, setting, seconds, times))
+                    endpoint.server.pause()
     return {setting: {name: medians(seen) for name, seen in all_.items()} for setting, all_ in measured.items()}, alone
 
 

@@ -70,6 +70,18 @@ class Server:
                 continue
         return found
 
+    def pause(self) -> None:
+        """Stop all of its processes where they are."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Have them go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in _family(self.process.pid):
+            os.kill(process, number)
+
 
 @contextmanager
 def start_server(

@@ -25,7 +25,8 @@ def test_what_was_disturbed_is_measured_again(others, chosen, times, monkeypatch
 
 
 def test_contenders_are_started_alone_and_then_take_turns_in_each_setting(tmp_path, monkeypatch):
-    events, running = [], []
+    """One runs at a time."""
+    events, running, paused = [], [], set()
 
     def contender(name, memory, npy):
         @contextmanager
@@ -33,14 +34,18 @@ def test_contenders_are_started_alone_and_then_take_turns_in_each_setting(tmp_pa
             assert not list(folder.iterdir())
             running.append(name)
             use = Use(name, 0.0, 0.0, memory, memory * len(running), memory)
-            server = SimpleNamespace(use=lambda: [use])
+            server = SimpleNamespace(
+                use=lambda: [use], pause=lambda: paused.add(name), go_on=lambda: paused.discard(name)
+            )
             yield SimpleNamespace(server=server, check=lambda: events.append(f"check {name}"), name=name)
+            assert name not in paused
             running.remove(name)
 
         return Contender(name, start, npy)
 
     def measure(endpoint, setting, seconds, times):
         assert (running, seconds, times) == (["a", "b"], 0.5, 2)
+        assert paused == {"a", "b"} - {endpoint.name}
         events.append(f"{endpoint.name} {setting}")
         return Measured(Round(len(events), 1.0, 0, 1, 1, 1), [], [])
 
