@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +13,7 @@ from benchmarks.serving.figures import MANY, Figures, Idle, Measured, Setting, i
 from benchmarks.serving.load import Round, load
 from benchmarks.serving.processes import busy_seconds, children_seconds
 
-_SECONDS_TO_WARM = 1.0
+_SECONDS_TO_WARM, _SECONDS_TO_END = 1.0, 0.5
 _QUIET_CORES = 0.15
 
 
@@ -44,7 +45,7 @@ def compare(
             running.callback(endpoint.server.go_on)  # or it would not hear that it is to end
             endpoint.check()
             warm(endpoint)
-            endpoint.server.pause()  # some poll all the time
+            _pause(endpoint)
             asked.append((contender, endpoint))
         for number in range(rounds):
             for setting in settings:
@@ -55,12 +56,18 @@ def compare(
                     seen = measured.setdefault(str(setting), {}).setdefault(contender.name, [])
                     endpoint.server.go_on()
                     seen.append(measure_undisturbed(endpoint, setting, seconds, times))
-                    endpoint.server.pause()
+                    _pause(endpoint)
     return {setting: {name: medians(seen) for name, seen in all_.items()} for setting, all_ in measured.items()}, alone
 
 
 def _new_folder(within: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=within))
+
+
+def _pause(endpoint: Endpoint) -> None:
+    """Pause a contender, for some poll all the time: once what was asked last is over, or that seems to take long."""
+    time.sleep(_SECONDS_TO_END)
+    endpoint.server.pause()
 
 
 def warm(endpoint: Endpoint) -> None:

@@ -51,6 +51,7 @@ def test_contenders_are_started_alone_and_then_take_turns_in_each_setting(tmp_pa
 
     monkeypatch.setattr(comparison, "warm", lambda endpoint: events.append(f"warm {endpoint.name}"))
     monkeypatch.setattr(comparison, "measure_undisturbed", measure)
+    monkeypatch.setattr(comparison, "_SECONDS_TO_END", 0.0)
     chosen = [contender("a", 10.0, npy=True), contender("b", 20.0, npy=False)]
     results, idle = comparison.compare(chosen, (MANY, ARRAYS), tmp_path, rounds=2, seconds=0.5)
     assert {name: one.worker for name, one in idle.items()} == {"a": 10.0, "b": 20.0}
