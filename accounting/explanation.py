@@ -47,18 +47,18 @@ from dpserve.accounting.report import (
 )
 
 
-class _Frozen(DisclosedModel):
+class _WithInfinities(DisclosedModel):
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
-class Release(_Frozen):
+class Release(_WithInfinities):
     """Releases of one kind."""
 
     losses: Annotated[str, ASKED, Field(description="the privacy losses of one release, as kind:parameter")]
     times: Annotated[int, ASKED, Field(ge=0)]
 
 
-class AnalysisReading(_Frozen):
+class AnalysisReading(_WithInfinities):
     """The result of one analysis of all the releases together."""
 
     name: Asked[str]
@@ -77,7 +77,7 @@ class AnalysisReading(_Frozen):
     ]
 
 
-class DeltaReading(_Frozen):
+class DeltaReading(_WithInfinities):
     """The other way round: a delta that one analysis gives at an epsilon, rounded up."""
 
     name: Asked[str]
@@ -85,7 +85,7 @@ class DeltaReading(_Frozen):
     delta: Asked[float]
 
 
-class Explanation(_Frozen):
+class Explanation(_WithInfinities):
     """The explanation of one account, or of releases given by hand."""
 
     status: Asked[

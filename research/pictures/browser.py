@@ -19,13 +19,13 @@ def check_browser() -> str:
 
 
 @contextmanager
-def open_browser() -> Iterator[Browser]:
-    """Give it, closed afterwards. Raises as `check_browser`."""
+def open_browser(*arguments: str) -> Iterator[Browser]:
+    """Give it, closed afterwards. arguments: more of Chromium's. Raises as `check_browser`."""
     found = check_browser()
     with sync_playwright() as playwright:
         # Chromium's sandbox refuses to run as root.
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=found, args=[*as_root, *arguments])
         try:
             yield browser
         finally:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from research.pictures.browser import check_browser
+from research.pictures.browser import check_browser, open_browser
 
 SCREENSHOTS = os.environ.get("DPSERVE_SCREENSHOTS")
 """Where pictures of every state are kept, to be looked at, if anywhere."""
@@ -33,12 +33,10 @@ expect.set_options(timeout=TIMEOUT)
 def browser():
     """Return headless Chromium, closed with the module: no event loop of its may run beside those of other tests."""
     try:
-        found = check_browser()
+        check_browser()
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
-    # Chromium's sandbox refuses to run as root.
-    arguments = [*FEW_PROCESSES, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=found, args=arguments) as browser:
+    with open_browser(*FEW_PROCESSES) as browser:
         yield browser
 
 
